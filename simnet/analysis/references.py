@@ -191,8 +191,7 @@ def _as_asked(scenario: Scenario, known: References) -> References:
 
     Settings are tuned where all nodes are alike.
     """
-    run = replace(scenario.run, draws=0, steps=None)
-    as_it_is = replace(scenario, baseline=None, run=run)
+    as_it_is = replace(scenario, strategy=PLAIN, baseline=None, run=replace(scenario.run, draws=0, steps=None))
 
     def step_s(there: Scenario) -> float:
         if there.cluster.all_faults:
@@ -200,9 +199,10 @@ def _as_asked(scenario: Scenario, known: References) -> References:
         return StepTimer(there).of(there.strategy)
 
     if scenario.cluster.all_faults:
-        flat_s = None if known.flat_s is None else step_s(replace(as_it_is, strategy=PLAIN))
+        flat_s = None if known.flat_s is None else step_s(as_it_is)
         known = replace(known, tuned_s=step_s(known.scenario_of(as_it_is)), flat_s=flat_s)
     named = scenario.baseline
     if named is None or named in {known.strategy, PLAIN, scenario.strategy}:
         return known
-    return replace(known, named=f"the baseline, {described(named)}", named_s=step_s(replace(as_it_is, strategy=named)))
+    own = replace(scenario, strategy=named, baseline=None, run=replace(scenario.run, draws=0))
+    return replace(known, named=f"the baseline, {described(named)}", named_s=step_s(own))

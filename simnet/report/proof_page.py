@@ -8,7 +8,7 @@ from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Table
 from simnet.report.text import gpus_text, hanging, nodes_text, percent
-from simnet.validation.proof_verdict import CALIBRATION, OFF, Part, Verdict
+from simnet.validation.proof_verdict import CALIBRATION, OFF, JudgedPart, Verdict
 
 HEADS = ("training", "predicted", "90 % interval", "measured", "", f"with {CALIBRATION}")
 
@@ -59,7 +59,7 @@ def _parts(verdict: Verdict) -> Iterator[str]:
         yield from hanging("Left:    ", f"{'; '.join(rest)}: no part alone explains that")
 
 
-def _text(part: Part) -> str:
+def _text(part: JudgedPart) -> str:
     return f"{part.name}: {part.text}"
 
 

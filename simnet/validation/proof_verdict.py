@@ -56,7 +56,7 @@ Link = Literal["intra_node", "inter_node"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class JudgedPart:
     """A part of the scenario that was measured by itself.
 
     Attributes:
@@ -99,14 +99,14 @@ class Verdict:
     proof: Proof
     comparisons: tuple[Comparison, ...]
     explained_s: tuple[float, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[JudgedPart, ...]
     scenario: Scenario
     created: str
     is_of_shapes: bool
     memory_bytes: Mapping[str, float]
 
     @property
-    def off(self) -> tuple[Part, ...]:
+    def off(self) -> tuple[JudgedPart, ...]:
         """Parts that are off, the one with the largest effect first."""
         return tuple(part for part in self.parts if part.is_off)
 
@@ -145,7 +145,7 @@ def judge(folder: Path) -> Verdict:
     whole = measurement_file.read(folder / RESULTS)
     if f"proof {hashlib.sha256(data).hexdigest()[:32]}" not in whole.notes:
         raise SimnetError(f"{folder / RESULTS}: was measured for another {PROOF}: run {SCRIPT} of this folder again")
-    measured = _Measured(proof, whole, folder / RESULTS)
+    measured = _MeasuredProof(proof, whole, folder / RESULTS)
     compute, start, parts = measured.compute(proof.scenario), proof.scenario, []
     if measured.is_of_shapes:
         start = compute.change(start)
@@ -177,13 +177,13 @@ def judge(folder: Path) -> Verdict:
     )
 
 
-def _with_effect(part: Part, scenario: Scenario, runs: Sequence[ProofRun]) -> Part:
+def _with_effect(part: JudgedPart, scenario: Scenario, runs: Sequence[ProofRun]) -> JudgedPart:
     changed = part.change(scenario)
     effects = [abs(run.step_s(changed) / run.step_s(scenario) - 1) for run in runs]
     return replaced(part, effect=max(effects))
 
 
-class _Network(NamedTuple):
+class _FittedNetwork(NamedTuple):
     """What a link takes over what the scenario says: factors on latencies and bandwidth, and a launch beside [s].
 
     The times that it was fitted to are off by `spread` at most.
@@ -229,19 +229,19 @@ def _reached(link: Link, calibration: Calibration) -> float:
     return float(max(*shares, (nccl and getattr(nccl, f"{link}_efficiency")) or 0.0))
 
 
-def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float]) -> _Network:
+def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float]) -> _FittedNetwork:
     """Return what meets the times of messages, errors relative: Newton steps on both factors.
 
     Where the scenario has no latency to be multiplied, a launch stands for it.
     """
     wanted = np.array(list(measured_s.values()))
 
-    def times_s(network: _Network) -> Any:
+    def times_s(network: _FittedNetwork) -> Any:
         there = network.change(link, scenario)
         return np.array([message_s(there, message) for message in measured_s])
 
-    network = _Network()
-    has_latency = times_s(_Network(latency=2))[0] - times_s(network)[0] > (OFF - 1) * wanted[0] * LEAST
+    network = _FittedNetwork()
+    has_latency = times_s(_FittedNetwork(latency=2))[0] - times_s(network)[0] > (OFF - 1) * wanted[0] * LEAST
     for _ in range(ROUNDS):
         now_s = times_s(network)
         of_bytes_s = times_s(network._replace(bandwidth=network.bandwidth / 2)) - now_s
@@ -253,16 +253,16 @@ def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float])
         (latency, of_bytes), *_ = np.linalg.lstsq(columns, 1 - rest_s / wanted, rcond=None)
         bandwidth = float(np.clip(network.bandwidth / max(of_bytes, LEAST), LEAST, MOST))
         if has_latency:
-            network = _Network(float(np.clip(network.latency * max(latency, LEAST), LEAST, MOST)), bandwidth)
+            network = _FittedNetwork(float(np.clip(network.latency * max(latency, LEAST), LEAST, MOST)), bandwidth)
         else:
-            network = _Network(bandwidth=bandwidth, launch_s=max(0.0, float(latency)))
+            network = _FittedNetwork(bandwidth=bandwidth, launch_s=max(0.0, float(latency)))
     most = 1 / _reached(link, scenario.calibration.at_nodes(scenario.cluster.num_nodes))
     if most < network.bandwidth < OFF * most:
         network = network._replace(bandwidth=most)
     return network._replace(spread=float(np.exp(np.abs(np.log(times_s(network) / wanted)).max())))
 
 
-class _Measured:
+class _MeasuredProof:
     """The results of a proof, checked to be whole."""
 
     def __init__(self, proof: Proof, whole: MeasurementFile, where: Path) -> None:
@@ -323,7 +323,7 @@ class _Measured:
             for node in range(steps.cluster.num_nodes)
         ]
 
-    def compute(self, scenario: Scenario) -> Part:
+    def compute(self, scenario: Scenario) -> JudgedPart:
         """Return the compute of the typical node."""
         typical_s, (alone, *_) = median_low(self.nodes_s), self.proof.runs
         predicted_s = alone.step_s(without_faults(scenario))
@@ -331,23 +331,25 @@ class _Measured:
         text = f"{factor:.3g} times the scenario's ({format_seconds(typical_s)}, not {format_seconds(predicted_s)})"
         steps_s = sorted(value / typical_s for value in self._times[ALONE, "step"])
         low, high = (_short(intervals.quantile(steps_s, share)) for share in (0.05, 0.95))
-        return Part(
+        return JudgedPart(
             name="compute",
             text=text,
             factor=factor,
             change=partial(_with_compute, factor, (min(1.0, low), max(1.0, high))),
         )
 
-    def slow_nodes(self) -> Iterator[Part]:
+    def slow_nodes(self) -> Iterator[JudgedPart]:
         """Yield the nodes that compute for longer than the others."""
         typical_s = median_low(self.nodes_s)
         for node, node_s in enumerate(self.nodes_s):
             if node_s > OFF * typical_s:
                 factor = node_s / typical_s
                 text = f"{factor:.3g} times as slow as the others ({format_seconds(node_s)} a step)"
-                yield Part(name=f"node {node}", text=text, factor=factor, change=partial(_with_slow_node, node, factor))
+                yield JudgedPart(
+                    name=f"node {node}", text=text, factor=factor, change=partial(_with_slow_node, node, factor)
+                )
 
-    def network(self, scenario: Scenario) -> Iterator[Part]:
+    def network(self, scenario: Scenario) -> Iterator[JudgedPart]:
         """Yield latency and bandwidth inside a node, where it is measured, then between nodes."""
         several = scenario.cluster.num_nodes > 1
         links: dict[str, Link] = {"intra_node": "intra_node", "world": "inter_node" if several else "intra_node"}
@@ -360,7 +362,12 @@ class _Measured:
             small, large = asked[0], asked[-1]
             for name, only, factor, message in (
                 ("latency", network._replace(bandwidth=1.0), network.latency, small),
-                ("bandwidth", _Network(bandwidth=network.bandwidth, spread=network.spread), network.bandwidth, large),
+                (
+                    "bandwidth",
+                    _FittedNetwork(bandwidth=network.bandwidth, spread=network.spread),
+                    network.bandwidth,
+                    large,
+                ),
             ):
                 now_s, then_s = self.messages_s[message], message_s(scenario, message)
                 times = f"{format_bytes(message.message_bytes)}: {format_seconds(now_s)}, not {format_seconds(then_s)}"
@@ -370,13 +377,13 @@ class _Measured:
                     if is_new
                     else f"{factor:.3g} times the scenario's"
                 )
-                yield Part(
+                yield JudgedPart(
                     name=f"{where} {name}", text=f"{text} (all-reduce of {times})",
                     factor=now_s / then_s if is_new else factor, change=partial(only.change, link),
                 )  # fmt: skip
             scenario = network.change(link, scenario)
 
-    def kernels(self, scenario: Scenario) -> Iterator[Part]:
+    def kernels(self, scenario: Scenario) -> Iterator[JudgedPart]:
         """Yield the kernels of the recommended system, if they were timed."""
         if self.proof.kernels is None:
             return
@@ -397,7 +404,7 @@ class _Measured:
         times = f"({format_seconds(measured_s)}, not {format_seconds(then_s)})"
         factor = measured_s / then_s if then_s else MOST
         text = f"{factor:.3g} times the scenario's {times}" if then_s else f"no time in the scenario {times}"
-        yield Part(name="kernels", text=text, factor=factor, change=partial(_with_kernels, made))
+        yield JudgedPart(name="kernels", text=text, factor=factor, change=partial(_with_kernels, made))
 
     def comparison(self, run: ProofRun, start: Scenario | None) -> Comparison:
         """Return a step, measured and as it was predicted, or as it is in a scenario."""

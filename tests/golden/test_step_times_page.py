@@ -37,6 +37,6 @@ def test_the_page_says_how_far_off_larger_clusters_are(tmp_path: Path) -> None:
     speedups = [abs(float(off)) for off in re.findall(r"speedup .*measured .*\(([+-][\d.]+)%\)", done.output)]
     assert len(speedups) == 4
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
-    said = re.search(r"dense steps on 8 to 64 nodes are (\d+) % off on average, but speedups up to (\d+) %", text)
+    said = re.search(r"uncompressed steps on 8 to 64 nodes (\d+) % wrong on average, but speedups up to (\d+) %", text)
     assert said is not None
     assert [float(number) for number in said.groups()] == pytest.approx([float(dense), max(speedups)], abs=0.5)

@@ -43,7 +43,7 @@ def test_a_system_in_front_names_all_seeds_of_a_log() -> None:
 
 
 def test_a_log_of_ddp_is_one_without_compression() -> None:
-    found = load_logs(["DDP=one.csv", "qsgd=chart.csv::qsgd-0"], scenario()).convergence
+    found = load_logs(["DDP=one.csv", "qsgd=many.csv"], scenario()).convergence
     assert list(found.systems) == ["all_reduce", "qsgd"]
 
 

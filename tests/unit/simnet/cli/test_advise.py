@@ -160,7 +160,7 @@ def traces(advice: Advice) -> Iterator[str]:
         yield f"of {scenario.calibration.gpu}, not {scenario.cluster.gpu}"
     yield from (f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
     if advice.iterations:
-        yield f"medians of {advice.iterations} iterations"
+        yield f"medians of {advice.iterations} steps"
         yield "Tail: by the 95th percentile "
     yield from (" ".join(line.removeprefix("# ").split()) for line in calls(used.strategy, scenario.workload))
     if scenario.calibration.kind != "measured" or scenario.cluster.gpu:

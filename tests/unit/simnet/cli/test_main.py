@@ -14,10 +14,10 @@ import click
 import pytest
 
 from docs import commands
+from simnet.analysis import references
 from simnet.cli import main, terminal
 from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
 from simnet.core import files
-from simnet.engine import simulation
 from tests.helpers.chakra_traces import GOLDEN
 from tests.helpers.cli import BANDWIDTH, ROOT, run, run_in_shell
 from tests.helpers.needs import needs
@@ -200,7 +200,7 @@ class TestProcess:
     def test_an_interrupt_exits_130_with_one_sentence_also_before_a_command_starts(
         self, file: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(simulation, "simulate", raiser(KeyboardInterrupt()))
+        monkeypatch.setattr(references, "simulate", raiser(KeyboardInterrupt()))
         result = run("simulate", file)
         assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
         told: list[str] = []

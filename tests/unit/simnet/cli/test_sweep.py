@@ -139,7 +139,9 @@ class TestParquet:
         with refused("no.parquet: no such file: name the results.parquet of a sweep, or its folder"):
             read_frame(tmp_path / "no.parquet")
         monkeypatch.setitem(sys.modules, "pyarrow", None)
-        with refused("results.parquet: pyarrow is missing: a Parquet file needs it; pip install 'binsgdm[dask]'"):
+        with refused(
+            "results.parquet: pyarrow is missing: a Parquet file needs it; in the checkout: pip install '.[dask]'"
+        ):
             read_frame(path)
         missing = run("sweep", file, "-o", tmp_path / "out", "--format", "parquet")
         assert_refused(missing, "--format: pyarrow is missing")

@@ -144,7 +144,7 @@ def test_a_calibration_of_another_gpu_or_link_is_noted():
         kind="published", gpu="V100", inter_node=LinkCalibration(efficiency=0.9, measured_on=Bandwidth(5e9))
     )
     notes = simulate(scenario(calibration=elsewhere, cluster=cluster(2, 2, gpu="A100"))).notes
-    assert any("are those of V100, the cluster has A100" in note for note in notes)
+    assert any("are those of V100-32GB, the cluster has A100-80GB" in note for note in notes)
     assert any("inter_node links was measured on 40 Gbit/s, not on the cluster's 10 Gbit/s" in note for note in notes)
     matching = Calibration(gpu="A100", inter_node=LinkCalibration(measured_on=Bandwidth(1.25e9)))
     assert not any("measured on 1" in n for n in simulate(scenario(calibration=matching)).notes)

@@ -66,7 +66,7 @@ def test_gloo_may_reduce_and_scatter_by_an_all_reduce(tmp_path):
 @pytest.mark.parametrize(
     ("strategy", "changes", "rule"),
     [
-        ({"file": "none.json"}, {}, "none.json: cannot be read"),
+        ({"file": "none.json"}, {}, "none.json: no such file"),
         ({"file": ""}, {}, "strategy.file: '': is empty"),
         ({"bucketing": "fused"}, {}, "strategy.bucketing: has no effect on a recorded step"),
         ({"overlap": False}, {}, "strategy.overlap: has no effect on a recorded step"),

@@ -124,7 +124,7 @@ def test_files_that_cannot_be_traces_and_ranks_outside_their_group_are_refused(t
     outside = chakra_traces.write(tmp_path / "t.5.et", collective(0, pg_name="1"))
     for path, options, rule in (
         (empty, ON_2, "is empty"),
-        (tmp_path / "missing.et", ON_2, "cannot be read"),
+        (tmp_path / "missing.et", ON_2, "no such file"),
         (GOLDEN / "pytorch.0.et", ImportOptions(step=1, ranks_per_node=4), "--step: has no effect on a Chakra trace"),
         (outside, replace(ON_2X4, comm_groups=groups), "rank 5 is not in its process group '1', [0, 4]"),
     ):

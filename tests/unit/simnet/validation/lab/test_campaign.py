@@ -205,7 +205,7 @@ class TestRun:
             (["run"], "give --nodes N and -- COMMAND..., or CAMPAIGN.toml"),
             (["run", "mine.toml"], "-o: missing; name a directory"),
             (["run", "--nodes", "2", "-o", "x", "--", "true"], "-o, --patience: need a campaign"),
-            (["report", "none"], "campaign.toml: cannot be read"),
+            (["report", "none"], "campaign.toml: no such file"),
             (["report", "half"], "19 of 19 measurements are missing, such as links_2x1_100mbit.json"),
         ],
     )
