@@ -223,11 +223,12 @@ def plot(  # noqa: PLR0913, PLR0917 - one argument an option
 @click.option("--static", "output", required=True, type=options.OUTPUT_PATH, help="Write the page to this file.")
 def explore(scenario: str, settings: tuple[str, ...], output: Path) -> None:
     """Run `simnet report --static`."""
-    from simnet.api.questions import load
+    from simnet.api.questions import experiment_of
     from simnet.engine.prepared_scenario import is_folded
-    from simnet.report.explorer import explorer_page, num_places
+    from simnet.report.explorer import explorer_page, named_by, num_places
 
-    base = load(scenario, read_settings(settings))
+    experiment = experiment_of(scenario, read_settings(settings), None, jobs=None)
+    base = experiment.at({})
     if not is_folded(base):
         raise SimnetError(
             f"{base.name}: does not run on the folded executor: a page has thousands of places; drop slow_nodes, "
@@ -235,6 +236,6 @@ def explore(scenario: str, settings: tuple[str, ...], output: Path) -> None:
         )
     check_file(output, "--static")
     with progress(num_places(base), "simulating") as tick:
-        page = explorer_page(base, scenario, tick)
+        page = explorer_page(base, named_by(scenario, experiment.overrides), tick)
     emit(page, output)
     tell(f"wrote {output}")

@@ -1,7 +1,8 @@
 """A page whose sliders and pickers change a scenario, as one file: a grid of steps, simulated beforehand."""
 
 import json
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -11,6 +12,7 @@ from simnet.analysis.references import references
 from simnet.analysis.tune import systems
 from simnet.core import templates, version
 from simnet.core.errors import SimnetError
+from simnet.engine.axes import Override
 from simnet.engine.scenario import Scenario, to_dict
 from simnet.engine.simulation import simulate
 from simnet.report.figure import STEP_PARTS
@@ -37,7 +39,7 @@ def num_places(base: Scenario) -> int:
 
 
 def explorer_page(base: Scenario, source: str, tick: Callable[[int], object] = lambda _: None) -> str:
-    """Return the page of a scenario, which a command names by `source`; `tick` is called for every simulated step.
+    """Return the page of a scenario, which `named_by` names; `tick` is called for every simulated step.
 
     Raises:
         SimnetError: plotly is missing, or no place of the grid holds together.
@@ -53,6 +55,16 @@ def explorer_page(base: Scenario, source: str, tick: Callable[[int], object] = l
         "grid_axes": {key: grid[key] for key in ("nodes", "rates", "codecs", "strategies")},
     }
     return templates.html("explorer.html", given)
+
+
+def named_by(source: str, overrides: Iterable[Override]) -> str:
+    """Return the arguments of a command that name a scenario with its settings, chosen ones among them."""
+    settings = {
+        override.key: _toml(override.value) if isinstance(override.value, bool | dict) else str(override.value)
+        for override in overrides
+        if override.key != "question"
+    }
+    return shlex.join([source, *(word for key, value in settings.items() for word in ("--set", f"{key}={value}"))])
 
 
 def _grid(base: Scenario, source: str, tick: Callable[[int], object]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from simnet.report.labels import (
     panels,
     short_key,
     sides,
+    tuned_title,
     value_label,
     varies,
 )
@@ -151,6 +152,8 @@ def _list(sweep: SweepResult) -> Table:
         name: written
         for name, written in _METRICS.items()
         if (name not in _OF_BASELINE or any(point.baseline for point in sweep.points))
+        and (name != "over flat" or any(point.speedup_over_flat for point in sweep.points))
+        and (name != "over baseline" or any(point.speedup_over_named for point in sweep.points))
         and (name not in _OF_VARIED or any(map(varies, sweep.points)))
     }
     if any(point.scenario.run.global_batch is not None for point in sweep.points):
@@ -159,7 +162,9 @@ def _list(sweep: SweepResult) -> Table:
         [*(value_text(point.set.get(key, "")) for key in keys), *(written(point) for written in columns.values())]
         for point in sweep.points
     ]
-    return Table([Column(title, "right") for title in (*keys, *columns)], rows)
+    tuned = tuned_title(sweep.points)
+    titles = [title.replace("baseline", tuned) if tuned and title in _OF_BASELINE else title for title in columns]
+    return Table([Column(title, "right") for title in (*keys, *titles)], rows)
 
 
 _METRICS: dict[str, Callable[[PointResult], str]] = {
@@ -170,6 +175,8 @@ _METRICS: dict[str, Callable[[PointResult], str]] = {
     "baseline p95": lambda point: format_seconds(point.baseline.p95_s) if point.baseline is not None else "-",
     "throughput": lambda point: throughput_text(point.result.samples_per_s),
     "speedup": lambda point: speedup_text(point.speedup),
+    "over flat": lambda point: speedup_text(point.speedup_over_flat),
+    "over baseline": lambda point: speedup_text(point.speedup_over_named),
 }
 """Columns of a list of points, and how each cell is written."""
 _OF_BASELINE = ("baseline", "baseline p95", "speedup")
@@ -178,6 +185,8 @@ _OF_VARIED = ("p50", "p95", "baseline p95")
 
 def _without_effect(sweep: SweepResult, key: str) -> list[str]:
     """Return a note if the time of an iteration is the same at all values of a key."""
+    if key.partition(".")[0] == "baseline":  # it stands beside, and is in a column of its own
+        return []
     rows: dict[str, list[PointResult]] = defaultdict(list)
     for point in sweep.points:
         rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)

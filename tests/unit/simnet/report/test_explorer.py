@@ -1,11 +1,14 @@
 """The page with sliders: its numbers are those of the command that it shows, and it follows its knobs in Chromium."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
-from simnet.engine.scenario import load
+import simnet
+from simnet.cli.settings import read_settings
+from simnet.engine.scenario import load, load_experiment
 from simnet.report import explorer
 from simnet.report.explorer import explorer_page, num_places
 from tests.helpers.browser import Watched, chromium, num_colours
@@ -66,3 +69,10 @@ def test_the_page_follows_its_knobs_without_a_server(tmp_path: Path) -> None:
         for plot in shown.locator(".plot").all():
             assert num_colours(plot.screenshot()) > 10
         assert watched.errors == []
+
+
+def test_the_command_of_the_page_names_what_was_set_and_what_was_chosen() -> None:
+    experiment = load_experiment(BERT, {"strategy": {"kind": "binsgdm", "overlap": True}, "cluster.num_nodes": 4})
+    words = shlex.split(explorer.named_by(BERT, experiment.overrides))
+    assert words == [BERT, "--set", 'strategy={ kind = "binsgdm", overlap = true }', "--set", "cluster.num_nodes=4"]
+    assert simnet.load(BERT, read_settings(words[2::2])) == experiment.at({})
