@@ -367,7 +367,8 @@ def _inputs(advice: Advice) -> str:
     scenario = advice.scenario
     name = clipped(part_title(scenario.calibration.name, scenario.name), MAX_NAME)
     other = "".join(f", {one}" for one in _other_hardware(scenario))
-    return f"Network and kernels: {name} ({scenario.calibration.kind}{other}); compute: {compute_kind(scenario)}."
+    compute = compute_kind(scenario).removesuffix(" estimate")
+    return f"Network and kernels: {name} ({scenario.calibration.kind}{other}); compute: {compute}."
 
 
 def _other_hardware(scenario: Scenario) -> list[str]:

@@ -15,7 +15,7 @@ from simnet.core import files
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report import comparison_charts
 from simnet.report.advice import advice_page
-from simnet.strategies.calls import calls
+from simnet.strategies.calls import calls, with_bucket_views
 from tests.helpers import cli as helpers
 from tests.helpers.advise_samples import GBIT, advised, row
 from tests.helpers.scenario_samples import pod, write
@@ -162,7 +162,9 @@ def traces(advice: Advice) -> Iterator[str]:
     if advice.iterations:
         yield f"medians of {advice.iterations} steps"
         yield "Tail: by the 95th percentile "
-    yield from (" ".join(line.removeprefix("# ").split()) for line in calls(used.strategy, scenario.workload))
+    lines = calls(used.strategy, scenario.workload)
+    lines = with_bucket_views(lines) if used.batches.gradient_as_bucket_view else lines
+    yield from (" ".join(line.removeprefix("# ").split()) for line in lines)
     if scenario.calibration.kind != "measured" or scenario.cluster.gpu:
         yield "measured"
     if used.needs_training:
