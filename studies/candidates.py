@@ -5,13 +5,20 @@ from typing import Any
 
 from binsgdm import BinSGDM
 from binsgdm.compressors.base import System
-from binsgdm.compressors.dense import Dense
-from binsgdm.compressors.registry import BUILT_IN, SYSTEMS
+from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from studies.tasks import Trial
 
 Choice = tuple[Trial, tuple[float, ...]]  # settings, and the lrs that are tried with them first
 
+STUDIED: tuple[type[System], ...] = tuple(
+    SYSTEMS[name]
+    for name in (
+        "one_bit_sgd", "sign_sgd", "ef_sign_sgd", "terngrad", "qsgd", "qsgd_inf", "nuqsgd", "byte_grad", "marsit",
+        "power_sgd", "grad_zip", "atomo", "top_k", "ms_top_k", "random_k",
+    )
+)  # fmt: skip
+"""The systems whose trainings are committed. The study is finished: what binsgdm gets later needs no training."""
 ADAM: Choice = ({"optimizer": "adam"}, (3e-3, 1e-2))
 SGD: Choice = ({"optimizer": "sgd", "momentum": 0.9}, (3e-2, 1e-1))
 LOCAL_MOMENTUM = {"momentum": 0.9}
@@ -108,7 +115,7 @@ def _one_bit_adam(name: str, *values: Any, **more: Any) -> Candidate:
 
 LATER = {"byte_grad": "adam"}
 """Systems that came after the search, with the candidate whose settings they run with: a byte loses next to nothing."""
-_SEARCHED = [system for system in BUILT_IN if system is not Dense and system.name not in LATER]
+_SEARCHED = [system for system in STUDIED if system.name not in LATER]
 CANDIDATES: dict[str, Candidate] = {
     "adam": Candidate(title="dense, Adam", kind="all_reduce", choices=((ADAM[0], (1e-3, 3e-3, 1e-2, 3e-2)),)),
     "sgd": Candidate(title="dense, SGD", kind="all_reduce", choices=((SGD[0], (1e-2, 3e-2, 1e-1, 3e-1)),)),
@@ -120,7 +127,7 @@ CANDIDATES: dict[str, Candidate] = {
     "one_bit_adam": _one_bit_adam("variance_floor", 1e-3, 1e-2, scales_momenta=True),
     **{system.name: _averaging(system) for system in _SEARCHED},
 }
-"""By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system of binsgdm."""
+"""By name, in the order of the tables: two dense optimizers, both 1-bit optimizers, and every system studied."""
 REMEDY_TEXTS = {
     "binsgdm": "shaped rounding, gain, gradients averaged in the node",
     "one_bit_adam": "a floor of v, scaled momenta",
@@ -136,7 +143,7 @@ PLAIN: dict[str, Candidate] = {
             choices=tuple(({**DRAWN, "beta": beta}, (3e-3, 1e-2)) for beta in (0.9, 0.95)),
         ),
         "one_bit_adam": _one_bit_adam("eps", 1e-8, 1e-4),
-        **{system.name: _plain(system) for system in BUILT_IN if system.name in REMEDIES},
+        **{system.name: _plain(system) for system in STUDIED if system.name in REMEDIES},
     }.items()
 }
 """By name: candidates as they were before their remedies, for comparison alone."""
@@ -167,7 +174,7 @@ def other_topologies(system: type[System]) -> list[str]:
     """Return the topologies of a system whose arithmetic is not that of its own.
 
     Example:
-        >>> [other_topologies(one) for one in BUILT_IN if one.name in ("sign_sgd", "qsgd")]
+        >>> [other_topologies(one) for one in STUDIED if one.name in ("sign_sgd", "qsgd")]
         [['hierarchical'], ['scatter_reduce', 'hierarchical', 'hierarchical_scatter_reduce']]
     """
     own, *others = system.topologies
@@ -176,7 +183,7 @@ def other_topologies(system: type[System]) -> list[str]:
     return [one for one in TOPOLOGIES if one in others and one != same]
 
 
-_LATER_SYSTEMS = [system for system in BUILT_IN if system.name in LATER]
+_LATER_SYSTEMS = [system for system in STUDIED if system.name in LATER]
 _BASES = CANDIDATES | {system.name: _plain(system) for system in _LATER_SYSTEMS}
 _OTHER_FORMS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = OF_OPTIMIZERS | {
     (system.name, one): (f"{system.name}_{one}", TOPOLOGIES[one], _BASES[system.name].options | {"topology": one})

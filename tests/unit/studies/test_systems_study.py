@@ -3,7 +3,8 @@
 import doctest
 import json
 import math
-from dataclasses import replace
+import runpy
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ needs("torch", "sklearn")
 
 import msgspec
 
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm.compressors import registry
+from binsgdm.compressors.quantizers import ByteGrad
 from simnet.strategies import STRATEGIES
-from studies import margins, page, run, study, systems
-from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, PLAIN, REMEDY_TEXTS, strategy_of
+from studies import candidates, margins, page, run, study, systems
+from studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, PLAIN, REMEDY_TEXTS, STUDIED, strategy_of
 from studies.page import Interval
 from studies.study import best_of, next_trial
 from studies.systems import (
@@ -58,9 +60,20 @@ def bowl(lr: float) -> Any:
     return lambda trial: abs(math.log(trial["lr"] / lr)) + 2 * (trial.get("momentum", 0) > 0)
 
 
-def test_every_system_of_the_registry_takes_part_and_both_optimizers() -> None:
+@dataclass(frozen=True, kw_only=True)
+class Newer(ByteGrad):
+    name = "newer"
+
+
+def test_a_system_that_binsgdm_gets_later_needs_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "BUILT_IN", (*registry.BUILT_IN, Newer))
+    with registry.registered(Newer):
+        assert set(runpy.run_path(candidates.__file__)["ALL"]) == set(candidates.ALL)
+
+
+def test_every_system_studied_takes_part_and_both_optimizers() -> None:
     optimizers = {"adam", "sgd", "binsgdm", "one_bit_adam"}
-    assert set(CANDIDATES) == {*SYSTEMS, *optimizers} - {"dense", *LATER}
+    assert set(CANDIDATES) == {*(system.name for system in STUDIED), *optimizers} - {*LATER}
     assert {strategy_of(system)["kind"] for system in ("adam", "sgd")} == {"all_reduce"}
 
 
