@@ -4,7 +4,8 @@ from typing import Any
 
 from tests.helpers.needs import needs
 
-needs("torch")
+needs("torch", "numba")
+import torch
 
 from binsgdm.bench import kernels
 from tests.helpers.pretend_card import pretended_card
@@ -33,3 +34,7 @@ def test_a_system_that_fails_costs_no_other_its_times(monkeypatch, bench):
     assert [(one["name"], one["passed"], one["detail"]) for one in bench.record.checks] == [
         ("qsgd runs", False, "RuntimeError: an illegal memory access")
     ]
+
+
+def test_a_cpu_runs_the_reference_and_its_own_loops_alone():
+    assert kernels.available(torch.device("cpu")) == ("reference", "cpu")

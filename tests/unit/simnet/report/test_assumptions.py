@@ -1,6 +1,9 @@
 """What a result rests on: each part with its source, and whether it was measured."""
 
+import pytest
+
 import simnet
+from simnet.engine.intervals import ModelError
 from simnet.engine.result import RunResult
 from simnet.report import assumptions
 
@@ -35,3 +38,11 @@ def test_every_value_with_an_interval_is_named() -> None:
     assert {"encode and decode", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
     assert dict(table.rows)["the GPU's memory"] == "up to 1.3 times slower"  # [0.75, 1]
     assert dict(table.rows)["compute during communication"] == "up to 1.4 times as long"  # [1, 1.4]
+
+
+def test_the_models_own_error_goes_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = simnet.simulate(BERT, draws=0)
+    monkeypatch.setattr(assumptions.intervals, "model_error", lambda _: ModelError(time=2.0, speedup=4.0, source=""))
+    shown = dict(assumptions.uncertain_table(result).rows)
+    assert shown["the model itself, of a time"] == "0.5 to 2 times as long"
+    assert shown["the model itself, of a speedup"] == "0.25 to 4 times as large"

@@ -233,6 +233,26 @@ def test_a_trace_that_only_its_groups_give_a_size_is_one_of_several_ranks() -> N
     assert kineto.parse(data, "t.json").world_size == 4
 
 
+@pytest.mark.parametrize(
+    ("written", "ranks"),
+    [
+        ("[0, 1, 2, 3]", (0, 1, 2, 3)),
+        ([0, 1, 2, 3], (0, 1, 2, 3)),
+        ("[0, 1, ..., 3]", ()),  # torch cuts a long list short
+        ("[0, 1, -1]", ()),
+        ("4", ()),
+        (None, ()),
+    ],
+)
+def test_ranks_are_read_from_a_list_or_its_text_and_none_from_one_cut_short(
+    written: Any, ranks: tuple[int, ...]
+) -> None:
+    data = traces.ddp(told=True)
+    changed(Process__Group__Ranks=written)(data)
+    read = [one.collective.ranks for one in kineto.parse(data, "t.json").events if one.collective]
+    assert read == [ranks] * len(collectives(data))
+
+
 def test_what_torch_asks_is_the_collective_where_no_backend_is_in_the_trace(tmp_path: Path) -> None:
     data = of_gloo(ended=290)
     run = next(one for one in data["traceEvents"] if one["name"] == "gloo:all_reduce")

@@ -5,7 +5,7 @@ import pytest
 from simnet.core.units import Size
 from simnet.strategies import DenseAllReduce
 from simnet.workload import buckets
-from simnet.workload.buckets import MIB, LinearCost
+from simnet.workload.buckets import MERGE_BELOW_ELEMENTS, MIB, LinearCost
 from simnet.workload.training_step import Step, Tensor
 from tests.helpers.refusals import refused
 
@@ -65,3 +65,18 @@ def test_merging_goes_from_none_to_all_as_start_up_grows():
     counts = [len(sizes_mib(merged, SIXTEEN, LinearCost(start_up_s=s, s_per_byte=1e-12))) for s in (0.0, 0.13, 10.0)]
     assert counts[0] == 16
     assert counts[0] > counts[1] >= counts[2] == 1
+
+
+@pytest.mark.parametrize(
+    ("elements", "start_up_s", "num_groups"),
+    [  # the second gradient is ready 1 s after the first
+        (MERGE_BELOW_ELEMENTS - 1, 0.0, 1),
+        (MERGE_BELOW_ELEMENTS, 0.0, 2),
+        (MERGE_BELOW_ELEMENTS, 1.0, 2),  # waiting would cost what it saves
+        (MERGE_BELOW_ELEMENTS, 1.25, 1),
+    ],
+)
+def test_a_group_waits_while_it_is_small_or_waiting_is_shorter_than_a_start_up(elements, start_up_s, num_groups):
+    two = step(*[elements * 4 / MIB] * 2)
+    merged = sizes_mib(DenseAllReduce(bucketing="mg_wfbp"), two, LinearCost(start_up_s=start_up_s, s_per_byte=1e-9))
+    assert len(merged) == num_groups
