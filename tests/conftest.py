@@ -20,6 +20,8 @@ from tests.helpers.needs import (
     pytest_terminal_summary,  # noqa: F401
 )
 
+pytest_plugins = ["tests.helpers.slow"]
+
 # `make test-all` takes "all": as many examples as prove something. CI tries the first half of the same, and while one
 # works, some are tried.
 settings.register_profile("all", deadline=None, print_blob=True, derandomize=True, max_examples=100)

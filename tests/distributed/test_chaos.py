@@ -14,6 +14,8 @@ from studies import chaos_ranks
 from studies.chaos import KINDS, cases, plan
 from tests.helpers.launch import launch, once
 
+pytestmark = pytest.mark.slow
+
 CASES = {case.name: case for case in cases()}
 RUNS = {
     "rank 0 is killed with the store": replace(

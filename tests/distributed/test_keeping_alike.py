@@ -9,6 +9,8 @@ import torch
 
 from tests.distributed import keeping_alike
 
+pytestmark = pytest.mark.slow
+
 LAUNCHED = keeping_alike
 
 CHANGED = "BinSGDM: a gradient has changed since backward, with overlap=True"

@@ -26,6 +26,7 @@ def wait_for_ever(rank: int, folder: str) -> None:
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_rank_that_waits_for_ever_says_where_and_fails(tmp_path) -> None:
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 1"):
         launch(wait_for_ever, str(tmp_path), nprocs=2, longest_s=1.0)
@@ -45,6 +46,7 @@ def end_the_launcher(_: int, folder: str) -> None:
     (Path(folder) / "outlived").touch()
 
 
+@pytest.mark.slow
 def test_a_rank_ends_with_the_process_that_has_launched_it(tmp_path) -> None:
     needs("Linux")
     with pytest.raises(ProcessExitedException, match="SIGKILL"):
@@ -61,6 +63,7 @@ def come_alone(rank: int, folder: str) -> None:
         join(rank, 2, folder, timedelta(seconds=0.1))
 
 
+@pytest.mark.slow
 def test_rank_0_that_never_comes_is_not_waited_for_for_ever(tmp_path) -> None:
     with pytest.raises(ProcessRaisedException, match=r"rank 0 has not come in 0\.1 s"):
         launch(come_alone, str(tmp_path), nprocs=2)

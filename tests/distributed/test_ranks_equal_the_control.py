@@ -39,6 +39,7 @@ def test_an_infinite_gradient_on_one_rank_stops_all_ranks_and_leaves_its_average
     assert torch.equal(values, torch.full((9,), -1.0)), "u = 1 everywhere: every sign is +1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["gone", "hang", "overlap", "check"])
 def test_a_rank_that_is_gone_or_hangs_is_told_in_a_sentence_and_never_waited_for_for_ever(how, tmp_path):
     launch(ranks.lose_a_rank, str(tmp_path), how, nprocs=2)

@@ -17,6 +17,7 @@ ADAM = Run(
 )
 
 
+@pytest.mark.slow
 def test_binsgdm_learns_on_nodes_of_two_ranks() -> None:
     # What is the optimizer's and what is of attach may stand in either.
     trial = {"optimizer": "binsgdm", "lr": 4e-3, "beta": 0.95, "gain": 1.5, "average": "gradients"}

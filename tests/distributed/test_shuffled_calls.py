@@ -8,6 +8,8 @@ needs("torch")
 
 from tests.distributed import shuffled_calls
 
+pytestmark = pytest.mark.slow
+
 LAUNCHED = shuffled_calls
 
 

@@ -27,6 +27,7 @@ def _handlers() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_handlers")
 def test_a_run_that_torchrun_restarts_ends_where_it_would_have_ended(tmp_path, monkeypatch) -> None:
     # Else restarted ranks share the store of those before them, with the addresses of the dead (pytorch issue 135712).

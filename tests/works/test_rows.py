@@ -36,6 +36,7 @@ def results(tmp_path_factory):
     return torch.load(once(tmp_path_factory, "works", make) / "results.pt", weights_only=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "way"), SHOWN, ids=str)
 def test_a_cell_of_the_table_is_true(results, name, way):
     cell = ROWS[name].cells[way.column]
