@@ -203,7 +203,6 @@ OPTIMIZERS: dict[str, Callable[[Model], Step]] = {
     "1-bit Adam, dense stage": partial(_one_bit_adam, is_dense=True),
     "1-bit Adam, compression stage": partial(_one_bit_adam, is_dense=False),
 }
-SYSTEMS = [DDP, *(name for name in choices.names() if name != choices.ONE_BIT_ADAM)]
 
 ADAMW_BYTES = 28  # an element: read gradient, m, v and x; write m, v and x
 _SHAPED, _RANDOM = 24.125, 20.125  # update and round: gradient, m, b, signs; shaped, a residual of 16 bits as well
@@ -249,6 +248,8 @@ LEAST_BYTES: dict[str, float] = {
     "random_k": _IN + _LEFT + _OUT,
 }
 """Bytes an element that a step has to read and write at least by its definition, if every pass does all it can."""
+SYSTEMS = [name for name in LEAST_BYTES if name not in OPTIMIZERS]
+"""DDP, and the systems whose rows are committed: one that binsgdm gets later joins by its bytes and a run."""
 
 
 def contestant(name: str) -> Callable[[Model], Step]:

@@ -200,7 +200,7 @@ def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -
     said = asked(
         tmp_path,
         """
-        print(len(SYSTEMS), "other" in list(SYSTEMS), "broken" in list(SYSTEMS))
+        print("other" in list(SYSTEMS), "broken" in list(SYSTEMS))
         for name in ("broken", "named"):
             try:
                 make(name, rank=0, world_size=1)
@@ -208,7 +208,7 @@ def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -
                 print(type(error).__name__, error)
         """,
     )
-    assert "17 True False" in said
+    assert "True False" in said
     wanted = "BinsgdmError system: 'broken': other_systems:Missing cannot be loaded (AttributeError: module"
     assert wanted in said
     assert "its name is 'other', and must be that of the entry point); fix or remove that package" in said

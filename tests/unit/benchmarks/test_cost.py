@@ -38,8 +38,8 @@ def test_a_contestant_takes_steps(name: str) -> None:
         assert not all(torch.equal(flat, before) for (flat, _), before in zip(model.buckets, given, strict=True))
 
 
-def test_every_system_is_in_the_table() -> None:
-    assert set(SYSTEMS) - {"dense"} <= set(cost.names_of("1 M"))
+def test_the_largest_models_are_for_optimizers_alone() -> None:
+    assert set(cost.names_of("1 M")) > set(cost.OPTIMIZERS)
     assert set(cost.names_of("100 M")) == set(cost.OPTIMIZERS)
 
 
@@ -71,8 +71,9 @@ def test_a_cell_is_the_median_ratio_of_turns_with_its_quarters() -> None:
     assert cost.hook_row("1 M", "top_k", [2.0, 3.0, 6.0], [2.0, 1.0, 3.0], [1]) == hook
 
 
-def test_every_contestant_has_a_limit() -> None:
-    assert set(cost.names_of("1 M")) == set(cost.LEAST_BYTES)
+def test_every_optimizer_has_a_limit_and_every_system_with_one_exists() -> None:
+    assert set(cost.OPTIMIZERS) <= set(cost.LEAST_BYTES)
+    assert {*cost.SYSTEMS} - {cost.DDP} <= set(SYSTEMS)
 
 
 def test_the_limit_of_the_optimizers_is_that_of_their_kernels() -> None:
