@@ -1,4 +1,4 @@
-"""A rank that is lost at a random moment: the others end, and say which rank it is. `make chaos` has more."""
+"""A rank that is lost at a random moment: the others end, and say which it is. `studies run chaos` has more."""
 
 import json
 from dataclasses import replace

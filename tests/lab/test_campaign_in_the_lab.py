@@ -14,7 +14,7 @@ from tests.helpers.needs import needs
 
 needs("torch", "numba")
 
-# On 5 Mbit/s a dense step of 200,000 parameters waits two seconds for its wire. `make lab-short` measures more.
+# On 5 Mbit/s a dense step of 200,000 parameters waits two seconds for its wire. scenarios/lab/short.toml measures more.
 CAMPAIGN = """
 models = ["mlp_200k"]
 strategies = [
