@@ -19,7 +19,7 @@ FACES = {
     "simnet": {
         "AdviceAnswer", "Answer", "CalibrationAnswer", "CrossoverAnswer", "RunAnswer", "Scenario", "SimnetError",
         "SweepAnswer", "TimeToTargetAnswer", "ValidationAnswer", "__version__", "advise", "calibrate", "crossover",
-        "fits", "load", "read_frame", "simulate", "sweep", "sweep_to_parquet", "time_to_target", "validate",
+        "fits", "load", "read_frame", "simulate", "sweep", "time_to_target", "validate",
     },
     "simnet.cluster": {"FAULTS", "Fault"},
     "simnet.collectives": {"Algorithm", "Schedule"},
