@@ -141,7 +141,7 @@ def _followed_s(scenario: Scenario, cut: _Cut) -> float:
 
 
 def reference_systems(scenario: Scenario, known: Callable[[], Mapping[str, Variants]]) -> dict[str, Variants]:
-    """Return the systems that tuned DDP is chosen from: DDP where it fits as given, else all that train alike."""
+    """Return what the reference is chosen from: DDP where it fits with a step at once, else all that train alike."""
     dense = dense_systems(scenario.workload.dtype)
     if any(fits_uncut(scenario, variants) for variants in dense.values()):
         return dense
