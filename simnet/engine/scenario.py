@@ -70,7 +70,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         cluster: the hardware.
         workload: the model.
         strategy: how gradients are exchanged.
-        baseline: what the strategy is compared with.
+        baseline: what stands beside tuned DDP, over which every speedup is; none is needed.
         calibration: what hardware and software take; by default nominal bandwidth and no overhead.
         run: how to simulate.
         name: by default that of its file.
