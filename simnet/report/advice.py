@@ -284,7 +284,8 @@ def _doubt(advice: Advice, use: RankedSystem) -> str:
     said = ["nothing measured on your GPUs" if all_missing else f"unmeasured: {', '.join(missing)}"] if missing else []
     if use.needs_training and not any(one.is_of_user for one in use.records):
         said.append("trained small only" if use.records else "not trained here")
-    return f"{'; '.join(said)}. Test it: simnet advise FILE --proof DIR" if said else ""
+    test = " Test it: simnet advise FILE --proof DIR" if scenario.cluster.world_size > 1 else ""
+    return f"{'; '.join(said)}.{test}" if said else ""
 
 
 def _kernels(row: RankedSystem) -> str:

@@ -49,6 +49,7 @@ PIECE = 2**22
 """Elements of a tensor of the synthetic module where a workload gives only the number of all."""
 OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=lr, fused=True)"
 TINY = Duration(1e-9)
+NOT_IN_A_DOCSTRING = str.maketrans({'"': "'", "\\": "/", "\n": " "})
 
 
 class ProofRun(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -297,7 +298,8 @@ def write(proof: Proof, folder: Path) -> None:
     """
     cluster = proof.scenario.cluster
     values = {
-        "title": f"{proof.scenario.name!r}", "nodes": cluster.num_nodes, "ranks_per_node": cluster.ranks_per_node,
+        "title": proof.scenario.name.translate(NOT_IN_A_DOCSTRING),
+        "nodes": cluster.num_nodes, "ranks_per_node": cluster.ranks_per_node,
         "runs": [{"name": run.name, "title": run.title, "lines": list(script_lines(run))} for run in proof.runs],
     }  # fmt: skip
     made = {PROOF: encode(proof)} | {name: templates.page(name, values).encode() for name in (SCRIPT, JOB)}

@@ -129,6 +129,12 @@ class TestWritten:
             assert "\n".join(f"    {line}" for line in calls(training.strategy)) in script
         assert "nodes=2" in (tmp_path / "proof" / "prove.sbatch").read_text()
 
+    def test_any_name_of_a_scenario_leaves_a_script(self, tmp_path: Path) -> None:
+        made(tmp_path / "proof", {"name": 'λ """ \\'})
+        script = (tmp_path / "proof" / "prove.py").read_text(encoding="utf-8")
+        assert compile(script, "prove.py", "exec")
+        assert "predicts for λ ''' /" in script
+
     @pytest.mark.parametrize(
         ("system", "lines"),
         [
