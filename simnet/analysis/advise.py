@@ -413,7 +413,7 @@ class _Ranking:
         What faults change of its speedup is simulated at the cluster's bandwidth and at the ends that follow from it,
         until these stay.
         """
-        placed = self._where_it_fits(self._systems[row.name])
+        placed = self._where_it_fits(self.dense[row.name] if row.is_dense else self._systems[row.name])
         assert placed is not None
         versus, rates = self._versus(*placed), placed[0].rates
         here = placed[0].cluster_rate

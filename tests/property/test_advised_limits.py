@@ -61,6 +61,7 @@ def alone_s(found: Advice, system: RankedSystem) -> float:
 )
 @example(12.0, [FAULTS[1]], 1e11, 0.0002, "BinSGDM")  # whose limit without faults lies below its bandwidth
 @example(1.0, [], 1e12, 0.0002, "QSGD 4 bit")  # which missed a target
+@example(60.0, [FAULTS[0], FAULTS[2]], 1e11, 0.0002, "BinSGDM")  # where DDP in bf16 pays over DDP in fp32
 def test_what_pays_pays_at_the_clusters_own_bandwidth_and_gains_no_more_than_is_said(
     gbit_per_s: float, faults: list[Any], memory_bytes_per_s: float, optimizer_s: float, name: str
 ) -> None:
