@@ -389,7 +389,7 @@ def _plain(
     libraries = ["torch", *([found.library] if found.library else [])]
     versions = [f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in libraries]
     first = next((tensor for tensor in task.tensors if tensor.dim() > 1), None)
-    of_a_sample = () if first is None else first.shape[1:]
+    of_a_sample: tuple[int, ...] = () if first is None else tuple(first.shape[1:])
     is_text = first is not None and len(of_a_sample) == 1 and not first.is_floating_point()
     return {
         "title": found.title,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @options.command(
     "simulate",
-    help="Simulate SCENARIO, the name of a shipped experiment or a .toml file, beside tuned DDP: the fastest setting "
+    help="Simulate SCENARIO, the name of a shipped experiment or a .toml file, against tuned DDP: the fastest setting "
     "that changes nothing in training and fits the GPU.\n\nWithout a strategy in SCENARIO, what simnet advise would "
     "use is taken.",
     epilog="\b\nExample:\n  simnet simulate bert_base_10gbit --set cluster.num_nodes=16 --format json",

@@ -38,7 +38,7 @@ def _parts(verdict: Verdict) -> Iterator[str]:
         yield from hanging(f"Off {number}:   ", f"{_text(part)}; a step changes by up to {percent(part.effect, '.0')}")
     others = [_text(part) for part in verdict.parts if not part.is_off]
     for text in others:
-        yield from hanging("As said: " if text is others[0] else "         ", text)
+        yield from hanging("Matches: " if text is others[0] else "         ", text)
     if verdict.is_of_shapes:
         yield from hanging(
             "Compute: ", "of matrices of the workload's shapes, taken as measured; set MODEL to judge it"
