@@ -374,10 +374,8 @@ class TestDoubt:
 
     def test_one_gpu_has_nothing_to_prove(self) -> None:
         advice = of_calibration()
-        cluster = replace(advice.scenario.cluster, num_nodes=1, ranks_per_node=1)
-        alone = replace(advice, scenario=replace(advice.scenario, cluster=cluster))
-        assert "--proof" in answer(advice)["Doubt"]
-        assert "--proof" not in answer(alone)["Doubt"]
+        alone = advice.scenario.replace(**{"cluster.num_nodes": 1, "cluster.ranks_per_node": 1})
+        assert "--proof" not in answer(replace(advice, scenario=alone))["Doubt"]
 
     def test_of_what_was_measured_and_trained_here_nothing_is_said(self) -> None:
         advice = of_calibration(kind="measured", timed=True, compute="given", are_of_user=True)
