@@ -27,7 +27,7 @@ from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import is_folded
-from simnet.engine.result import Influence, References, RunResult
+from simnet.engine.result import Influence, References, RunResult, compared_with
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import Strategy
@@ -368,8 +368,8 @@ def intervals(result: RunResult, *, with_model_error: bool) -> dict[str, tuple[f
 
         ratios = _ratios(plain, result.references, drawn)
     # A strategy against itself is as fast, whatever the model leaves out.
-    compared = result.references.strategy if result.references else scenario.baseline
-    of_speedup = 1.0 if scenario.strategy == compared else known.speedup
+    compared = result.compared
+    of_speedup = 1.0 if compared and scenario.strategy == compared.strategy else known.speedup
     errors = {name: known.time if name.endswith("_s") else of_speedup for name in usual}
     return {
         name: middle_90_percent([value * ratio for ratio in ratios[name]], errors[name] if with_model_error else 1.0)
@@ -406,12 +406,9 @@ def _ratios(
     steps, of_all = scenario.run.steps, {}
     lanes = _lanes(varied(scenario))
     sides = [("", scenario.strategy, lanes)]
-    if references is not None:
-        compared = references.scenario_of(scenario)
+    if compared := compared_with(scenario, references):
         is_cut_alike = settings_of(compared) == settings_of(scenario)
         sides.append(("baseline_", compared.strategy, lanes if is_cut_alike else _lanes(varied(compared))))
-    elif scenario.baseline is not None:
-        sides.append(("baseline_", scenario.baseline, lanes))
     mean_s: dict[str, list[float]] = {}
     for prefix, strategy, there in sides:
         stage = strategy.dense_stage(steps)

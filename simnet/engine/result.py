@@ -333,6 +333,15 @@ class References(Struct, frozen=True, kw_only=True, gc=False):
         return msgspec.structs.replace(there, strategy=self.strategy, baseline=None)
 
 
+def compared_with(scenario: Scenario, references: References | None) -> Scenario | None:
+    """Return the scenario of what a strategy is compared with, as its strategy: the reference, else the baseline."""
+    if references is not None:
+        return references.scenario_of(scenario)
+    if scenario.baseline is None:
+        return None
+    return msgspec.structs.replace(scenario, strategy=scenario.baseline, baseline=None)
+
+
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     """A resolved scenario with what its strategy takes, and how that compares.
 
@@ -375,11 +384,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     @property
     def compared(self) -> Scenario | None:
         """The scenario of what the strategy is compared with, as its strategy; None of nothing."""
-        if self.references is not None:
-            return self.references.scenario_of(self.scenario)
-        if self.scenario.baseline is None:
-            return None
-        return msgspec.structs.replace(self.scenario, strategy=self.scenario.baseline, baseline=None)
+        return compared_with(self.scenario, self.references)
 
     @property
     def num_nodes(self) -> int:

@@ -15,7 +15,7 @@ from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
 from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
-from simnet.engine.result import References, RunResult, StrategyResult
+from simnet.engine.result import References, RunResult, StrategyResult, compared_with
 from simnet.engine.scenario import Scenario
 from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
@@ -61,7 +61,7 @@ def _simulate_once(
     prepared = PreparedScenario(scenario, on_progress)
     result = _strategy_result(prepared, scenario.strategy)
     baseline = None
-    if compared := _compared(scenario, references):
+    if compared := compared_with(scenario, references):
         is_cut_alike = settings_of(compared) == settings_of(scenario)
         beside = prepared if is_cut_alike else PreparedScenario(compared, on_progress)
         baseline = _strategy_result(beside, compared.strategy)
@@ -85,19 +85,10 @@ def _simulate_once(
     )
 
 
-def _compared(scenario: Scenario, references: References | None) -> Scenario | None:
-    """Return the scenario of what a strategy is compared with; None of nothing."""
-    if references is not None:
-        return references.scenario_of(scenario)
-    if scenario.baseline is None:
-        return None
-    return msgspec.structs.replace(scenario, strategy=scenario.baseline, baseline=None)
-
-
 def check(scenario: Scenario) -> None:
     """Check that the parts of a scenario fit together, without running it."""
     prepared = PreparedScenario(scenario)
-    for strategy in _run_strategies(scenario, _compared(scenario, None)):
+    for strategy in _run_strategies(scenario, compared_with(scenario, None)):
         prepared.plan(strategy)
 
 
@@ -109,7 +100,7 @@ def num_calls(scenario: Scenario, references: References | None = None) -> int:
     prepared = PreparedScenario(scenario)
     if prepared.fidelity == "folded":
         return 0
-    plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario, _compared(scenario, references))]
+    plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario, compared_with(scenario, references))]
     if prepared.fidelity == "exact":
         return sum(prepared.num_rounds(plan) for plan in plans)
     return sum(prepared.num_steps(plan) for plan in plans)

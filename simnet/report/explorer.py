@@ -107,10 +107,7 @@ def _tuned_parts(
 
     def row(count: int) -> list[list[list[float] | None]]:
         there = [_at(base, base.strategy, count, rate, 1.0) for rate in rates]
-        try:
-            known = references(there)
-        except SimnetError:  # a fabric, say, that has not so many nodes
-            known = [None] * len(rates)
+        known = references(there)
         tick(len(rates) * len(codecs))
         parts = [
             None if made is None else _of(made.scenario_of(scenario))
