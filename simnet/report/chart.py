@@ -1,10 +1,10 @@
 """A chart as data: curves, bars or cells over two scales. `chart_matplotlib` and `chart_plotly` draw it."""
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from dataclasses import replace as replaced
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from simnet.report.figure import BLUE, MARKERS, SERIES_COLOURS, VERMILION
 from simnet.report.table import Table
@@ -69,6 +69,11 @@ class Curve:
     size: float = 1.0
     hover: Sequence[str] = ()
 
+    def lengths(self) -> list[Ends]:
+        """Return how far each interval reaches below and above its y, which may lie outside of it."""
+        heights = [height or 0.0 for height in self.y]
+        return [(max(0.0, y - low), max(0.0, high - y)) for y, (low, high) in zip(heights, self.ends, strict=True)]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Bars:
@@ -102,8 +107,7 @@ class Cells:
     @property
     def deepest(self) -> float:
         """The logarithm of the speedup, and of the slowdown, that has the deepest colour."""
-        known = [value for row in self.speedups for value in row if value]
-        return max(math.log(LEAST_COLOURED), *(abs(math.log(value)) for value in known))
+        return max(math.log(LEAST_COLOURED), *map(abs, self.span))
 
     @property
     def span(self) -> Ends:
@@ -211,17 +215,21 @@ def plain(text: str, characters: int = NAME_CHARACTERS) -> str:
     return clipped(printable(text), characters)
 
 
-def series_style(index: int) -> tuple[str, str, str]:
+def series_look(index: int) -> dict[str, Any]:
     """Return colour, marker and dash of a series; of the first twelve no two share colour or marker."""
     kinds = len(SERIES_COLOURS)
-    return SERIES_COLOURS[index % kinds], MARKERS[index % kinds], DASHES[index // kinds % len(DASHES)]
+    place, dash = index % kinds, DASHES[index // kinds % len(DASHES)]
+    return {"colour": SERIES_COLOURS[place], "marker": MARKERS[place], "dash": dash}
 
 
-def line(index: int, name: str, x: Sequence[float], y: Sequence[float], **more: object) -> Curve:
-    """Return the line of a series with its marks; its place chooses its look."""
-    colour, marker, dash = series_style(index)
-    look = {"name": name, "x": x, "y": y, "colour": colour, "marker": marker, "dash": dash}
-    return Curve(**look | more)  # type: ignore[arg-type]
+def marks_look(index: int) -> dict[str, Any]:
+    """Return the look of a series of marks without a line."""
+    return series_look(index) | {"dash": ""}
+
+
+def values_of(curves: Iterable[Curve]) -> list[float]:
+    """Return what the scale of y must hold: the heights of curves, and the ends of their intervals."""
+    return [value for curve in curves for value in (*curve.y, *itertools.chain(*curve.ends)) if value]
 
 
 def number(value: float) -> str:
@@ -261,7 +269,7 @@ def number_scale(title: str, values: Mapping[float, str]) -> Scale:
     margin = 1.12 if is_log else 0.06 * (numbers[-1] - numbers[0]) or 1.0
     low, high = numbers[0], numbers[-1]
     ends = (low / margin, high * margin) if is_log else (low - margin, high + margin)
-    return Scale(title=title, is_log=is_log, ticks={one: values[one] for one in numbers[::stride]}, ends=ends)
+    return Scale(title=title, is_log=is_log, ticks={value: values[value] for value in numbers[::stride]}, ends=ends)
 
 
 def name_scale(names: Sequence[str], title: str = "", *, is_reversed: bool = False) -> Scale:
@@ -276,7 +284,7 @@ def together(scales: Sequence[Scale]) -> Scale:
     if len(ends) < len(scales):
         return scales[0]
     ticks = {value: text for scale in scales for value, text in scale.ticks.items()}
-    return replaced(scales[0], ends=(min(low for low, _ in ends), max(high for _, high in ends)), ticks=ticks)
+    return replace(scales[0], ends=(min(low for low, _ in ends), max(high for _, high in ends)), ticks=ticks)
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
@@ -309,7 +317,8 @@ def is_dark(share: float) -> bool:
     """Return whether light text is easier to read on a colour between the middle (0) and an end (-1, 1) of cells."""
     middle, end = DIVERGING[1], DIVERGING[2 if share > 0 else 0]
     mixed = [(1 - abs(share)) * low + abs(share) * high for low, high in zip(rgb(middle), rgb(end), strict=True)]
-    return 1.05 / (luminance(mixed) + 0.05) > (luminance(mixed) + 0.05) / (luminance(rgb(DARK)) + 0.05)
+    # The contrast of two colours is the quotient of their luminances, each plus 0.05; white has 1 and black 0.
+    return 1.05 / (luminance(mixed) + 0.05) > (luminance(mixed) + 0.05) / 0.05
 
 
 def rgb(colour: str) -> list[float]:

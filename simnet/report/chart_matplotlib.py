@@ -65,18 +65,16 @@ def draw(axes: "Axes", chart: Chart) -> None:
         _cells(axes, chart.cells)
     for curve in chart.curves:
         _curve(axes, curve)
-    for one in chart.words:
-        is_left = one.side == "left"
+    for words in chart.words:
+        is_left = words.side == "left"
         axes.annotate(
-            one.text, (one.x, one.y), (thin(-4 if is_left else 4), 0), textcoords="offset points",
+            words.text, (words.x, words.y), (thin(-4 if is_left else 4), 0), textcoords="offset points",
             ha="right" if is_left else "left", va="center", fontsize=thin(7),
         )  # fmt: skip
-    _scale(axes.xaxis, chart.x)
-    _scale(axes.yaxis, chart.y)
-    if chart.x.ends is not None:
-        axes.set_xlim(*chart.x.ends)
-    if chart.y.ends is not None:
-        axes.set_ylim(*chart.y.ends)
+    for axis, scale, limit in ((axes.xaxis, chart.x, axes.set_xlim), (axes.yaxis, chart.y, axes.set_ylim)):
+        _scale(axis, scale)
+        if scale.ends is not None:
+            limit(*scale.ends)
     if chart.is_of_rows:
         axes.tick_params(axis="y", length=0)
     if chart.is_square:
@@ -98,7 +96,6 @@ def figure_of(  # noqa: PLR0913 - one argument an aspect
     panel_in: float | None = None,
     width_in: float | None = None,
     shared: Shared = "",
-    legend: Literal["below", "beside"] = "below",
 ) -> "Figure":
     """Return charts as the panels of a figure: title on top, one legend and the source below.
 
@@ -110,46 +107,38 @@ def figure_of(  # noqa: PLR0913 - one argument an aspect
         panel_in: height of a panel [inches]; by its rows where none is given.
         width_in: of the figure [inches]; by its columns where none is given.
         shared: which scales panels share: that of y in all or in a row, or both.
-        legend: where it stands; beside, each panel has its own.
     """
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     charts = _sharing(list(panels.values()), shared, columns)
     panel_in = panel_in or max(
-        ROWS_FRAME_IN + ROW_IN * len(one.y.ticks) if one.is_of_rows else PANEL_IN for one in charts
+        ROWS_FRAME_IN + ROW_IN * len(chart.y.ticks) if chart.is_of_rows else PANEL_IN for chart in charts
     )
     width_in = width_in or (current().page_in if columns > 1 else current().column_in)
-    made = new(width_in, rows * panel_in)
+    figure = new(width_in, rows * panel_in)
     sentences = [line if line.endswith("?") else f"{line}." for line in title.splitlines() if line]
-    made.set_label(" ".join([*sentences, footer]).strip())
+    figure.set_label(" ".join([*sentences, footer]).strip())
     sides: dict[str, Any] = {"sharex": shared == "both", "sharey": {"row": "row", "": False}.get(shared, True)}
-    grid = list(made.subplots(rows, columns, squeeze=False, **sides).flat)
+    grid = list(figure.subplots(rows, columns, squeeze=False, **sides).flat)
     is_narrow = columns > WIDE_COLUMNS
-    characters = int(width_in / columns / CHARACTER_IN * TITLE_SHARE)
+    across = int(width_in / columns / CHARACTER_IN * TITLE_SHARE)
+    up = int(panel_in * (AXES_SHARE if is_narrow else 1) / LEGEND_CHARACTER_IN)
     for place, (axes, name, chart) in enumerate(zip(grid, panels, charts, strict=False)):
         draw(axes, chart)
-        _name(axes, chart, characters, int(panel_in * (AXES_SHARE if is_narrow else 1) / LEGEND_CHARACTER_IN))
-        axes.set_title(
-            _wrapped(name, characters, 1 if is_narrow else MAX_LINES), fontweight="normal" if is_narrow else "bold"
-        )
+        axes.set_xlabel(_wrapped(chart.x.title, max(LEAST_CHARACTERS, across)))
+        axes.set_ylabel(_wrapped(chart.y.title, max(LEAST_CHARACTERS, up)))
+        weight = "normal" if is_narrow else "bold"
+        axes.set_title(_wrapped(name, across, 1 if is_narrow else MAX_LINES), fontweight=weight)
         if shared and place % columns:
             axes.set_ylabel("")
         if shared == "both":
             axes.tick_params(axis="x", labelbottom=place + columns >= len(charts))
             axes.set_xlabel(axes.get_xlabel() if place // columns == rows - 1 else "")
-        if legend == "beside":
-            add_legend(axes, [chart], loc="upper left", bbox_to_anchor=(1.01, 1.03), borderaxespad=0.0)
     for axes in grid[len(charts) :]:
         axes.remove()
-    handles = legend_entries(charts) if legend == "below" else []
-    _frame(made, title if current().has_titles else "", footer if current().has_titles else "", handles)
-    return made
-
-
-def _name(axes: "Axes", chart: Chart, across: int, up: int) -> None:
-    """Name the scales, in lines of so many characters."""
-    for write, scale, characters in ((axes.set_xlabel, chart.x, across), (axes.set_ylabel, chart.y, up)):
-        write(_wrapped(scale.title, max(LEAST_CHARACTERS, characters)))
+    has_titles = current().has_titles
+    _frame(figure, title if has_titles else "", footer if has_titles else "", legend_entries(charts))
+    return figure
 
 
 def _sharing(charts: list[Chart], shared: Shared, columns: int) -> list[Chart]:
@@ -158,11 +147,11 @@ def _sharing(charts: list[Chart], shared: Shared, columns: int) -> list[Chart]:
         return charts
     in_one = columns if shared == "row" else len(charts)
     rows = [charts[start : start + in_one] for start in range(0, len(charts), in_one)]
-    made = [replace(chart, y=together([one.y for one in row])) for row in rows for chart in row]
+    sharing = [replace(chart, y=together([panel.y for panel in row])) for row in rows for chart in row]
     if shared == "both":
         x = together([chart.x for chart in charts])
-        made = [replace(chart, x=x) for chart in made]
-    return made
+        sharing = [replace(chart, x=x) for chart in sharing]
+    return sharing
 
 
 def legend_entries(charts: Iterable[Chart]) -> "list[Artist]":
@@ -170,20 +159,19 @@ def legend_entries(charts: Iterable[Chart]) -> "list[Artist]":
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    found: dict[str, Artist] = {}
+    entries: dict[str, Artist] = {}
     for chart in charts:
         for bars in reversed(chart.bars) if not chart.is_of_rows else chart.bars:
-            found.setdefault(bars.name, Patch(**_fill(bars)))
+            entries.setdefault(bars.name, Patch(**_fill(bars)))
         for curve in chart.curves:
-            found.setdefault(curve.name, Line2D([], [], **_look(curve)))
-        for one in chart.guides:
-            span = Patch(facecolor=colour(one.colour), linewidth=0)
-            guide = Line2D([], [], **_rule(one))
-            found.setdefault(one.name, guide if one.end is None else span)
-    found.pop("", None)
-    for text, handle in found.items():
+            entries.setdefault(curve.name, Line2D([], [], **_look(curve)))
+        for guide in chart.guides:
+            span = Patch(facecolor=colour(guide.colour), linewidth=0)
+            entries.setdefault(guide.name, Line2D([], [], **_rule(guide)) if guide.end is None else span)
+    entries.pop("", None)
+    for text, handle in entries.items():
         handle.set_label(clipped(printable(text), LEGEND_CHARACTERS))
-    return list(found.values())
+    return list(entries.values())
 
 
 def colour(name: str) -> str:
@@ -193,10 +181,11 @@ def colour(name: str) -> str:
 
 
 def _look(curve: Curve) -> dict[str, Any]:
-    own = colour(curve.colour)
+    shade = colour(curve.colour)
     return {
-        "color": own, "linestyle": curve.dash or "none", "linewidth": thin(curve.width), "marker": curve.marker or None,
-        "markersize": thin(4.5) * curve.size, "markerfacecolor": "none" if curve.is_open else own,
+        "color": shade, "linestyle": curve.dash or "none", "linewidth": thin(curve.width),
+        "marker": curve.marker or None, "markersize": thin(4.5) * curve.size,
+        "markerfacecolor": "none" if curve.is_open else shade,
         "markeredgewidth": thin(1.1 if curve.is_open or curve.marker in ("|", "_") else 0.8),
     }  # fmt: skip
 
@@ -205,16 +194,15 @@ def _curve(axes: "Axes", curve: Curve) -> None:
     if not curve.x:
         return
     order = 2.0 if curve.colour == FAINT else 3.0
-    x, y = [[math.nan if one is None else one for one in values] for values in (curve.x, curve.y)]
+    x, y = [[math.nan if value is None else value for value in values] for values in (curve.x, curve.y)]
     if curve.ends and curve.dash:
         low, high = zip(*curve.ends, strict=True)
         axes.fill_between(x, low, high, color=colour(curve.colour), alpha=BAND_ALPHA, linewidth=0, zorder=order)
     elif curve.ends:
-        around = [[max(0.0, one - low), max(0.0, high - one)] for one, (low, high) in zip(y, curve.ends, strict=True)]
+        below, above = zip(*curve.lengths(), strict=True)
         axes.errorbar(
-            x, y, yerr=list(zip(*around, strict=True)), linestyle="none", ecolor=colour(curve.colour),
-            elinewidth=thin(), zorder=order,
-        )  # fmt: skip
+            x, y, yerr=(below, above), linestyle="none", ecolor=colour(curve.colour), elinewidth=thin(), zorder=order
+        )
     drawn = "steps-post" if curve.is_stepped else "default"
     axes.plot(x, y, drawstyle=drawn, label=curve.name or "_nolegend_", zorder=order, **_look(curve))
 
@@ -230,10 +218,8 @@ def _bars(axes: "Axes", bars: Bars, *, is_of_rows: bool) -> None:
     if not bars.at:
         return
     starts = list(bars.starts) or [0.0] * len(bars.at)
-    if is_of_rows:
-        axes.barh(bars.at, bars.lengths, bars.thickness, left=starts, **_fill(bars))
-    else:
-        axes.bar(bars.at, bars.lengths, bars.thickness, bottom=starts, **_fill(bars))
+    draw_bars, start = (axes.barh, "left") if is_of_rows else (axes.bar, "bottom")
+    draw_bars(bars.at, bars.lengths, bars.thickness, **{start: starts} | _fill(bars))
 
 
 def _guide(axes: "Axes", guide: Guide) -> None:

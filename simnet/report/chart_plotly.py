@@ -1,6 +1,7 @@
 """Draw charts with plotly: what `Plotly.newPlot` takes. Colours of text, guides and grid come from the page's theme."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from simnet.report.chart import (
@@ -44,23 +45,17 @@ MOST_WRITTEN = 12
 """Columns of cells that hold their numbers; more hide each other."""
 
 
-def figure(chart: Chart, *, height: int | None = None) -> dict[str, Any]:
-    """Return a chart as a figure of plotly.
-
-    Args:
-        chart: what is drawn.
-        height: without room for a legend [pixels]; by its rows where none is given.
-    """
+def figure(chart: Chart) -> dict[str, Any]:
+    """Return a chart as a figure of plotly; one of rows is as high as they need."""
     traces = [trace for curve in chart.curves for trace in _curve(curve)]
     traces += [_bars(bars, is_of_rows=chart.is_of_rows) for bars in chart.bars]
     if chart.cells is not None:
         traces = [*_cells(chart.cells), *traces]
     rows = len(chart.y.ticks) if chart.is_of_rows else 0
-    tall = height or (ROWS_FRAME + ROW * rows if rows else HEIGHT)
     layout = {
         "xaxis": _axis(chart.x),
         "yaxis": _axis(chart.y),
-        "height": TOP + tall,
+        "height": TOP + (ROWS_FRAME + ROW * rows if rows else HEIGHT),
         "margin": {"l": 70, "r": 20, "t": TOP, "b": 60},
         "hovermode": "closest",
         "barmode": "overlay",
@@ -68,11 +63,11 @@ def figure(chart: Chart, *, height: int | None = None) -> dict[str, Any]:
         "shapes": [_guide(guide) for guide in chart.guides],
         "annotations": [
             {
-                "x": _place(one.x, chart.x), "y": _place(one.y, chart.y), "text": name(one.text), "showarrow": False,
-                "xanchor": {"right": "left", "left": "right"}[one.side], "yanchor": "middle",
-                "xshift": {"right": 4, "left": -4}[one.side],
+                "x": _place(words.x, chart.x), "y": _place(words.y, chart.y), "text": name(words.text),
+                "showarrow": False, "xanchor": {"right": "left", "left": "right"}[words.side], "yanchor": "middle",
+                "xshift": {"right": 4, "left": -4}[words.side],
             }
-            for one in chart.words
+            for words in chart.words
         ],
     }  # fmt: skip
     return {"data": traces, "layout": layout}
@@ -94,80 +89,77 @@ def _colour(colour: str) -> str:
 
 
 def _axis(scale: Scale) -> dict[str, Any]:
-    found: dict[str, Any] = {"title": {"text": name(scale.title)}, "automargin": True, "zeroline": False}
+    axis: dict[str, Any] = {"title": {"text": name(scale.title)}, "automargin": True, "zeroline": False}
     if scale.is_log:
-        found["type"] = "log"
+        axis["type"] = "log"
     if scale.ends is not None:
-        found["range"] = [_place(end, scale) for end in scale.ends]
+        axis["range"] = [_place(end, scale) for end in scale.ends]
     if ticks := scale.named():
-        found |= {"tickvals": list(ticks), "ticktext": [name(text) for text in ticks.values()]}
-    return found
+        axis |= {"tickvals": list(ticks), "ticktext": [name(text) for text in ticks.values()]}
+    return axis
 
 
 def _curve(curve: Curve) -> list[Trace]:
     """Return a curve, below it its band; an entry of the legend alone where it has no points."""
     has_line = bool(curve.dash)
     colour, called = _colour(curve.colour), name(curve.name)
-    found: Trace = {
+    trace: Trace = {
         "type": "scatter", "mode": "+".join([*["lines"] * has_line, *["markers"] * bool(curve.marker)]), "name": called,
         "x": list(curve.x) or [None], "y": list(curve.y) or [None], "showlegend": bool(curve.name),
         "legendgroup": called or colour,
     }  # fmt: skip
     if has_line:
-        found["line"] = {"color": colour, "dash": DASHES[curve.dash], "width": 1.4 * curve.width}
+        trace["line"] = {"color": colour, "dash": DASHES[curve.dash], "width": 1.4 * curve.width}
         if curve.is_stepped:
-            found["line"]["shape"] = "hv"
+            trace["line"]["shape"] = "hv"
     if curve.marker:
         symbol = SYMBOLS[curve.marker]
-        open_one = "-open" if curve.is_open and not symbol.endswith("-open") else ""
-        found["marker"] = {"symbol": symbol + open_one, "size": 8 * curve.size, "color": colour}
-    if curve.hover:
-        found |= {"text": [name(text, SENTENCE_CHARACTERS) for text in curve.hover]}
-        found["hovertemplate"] = f"%{{text}}<extra>{called}</extra>"
-    else:
-        found["hoverinfo"] = "skip"
+        is_opened = curve.is_open and not symbol.endswith("-open")
+        trace["marker"] = {"symbol": symbol + "-open" * is_opened, "size": 8 * curve.size, "color": colour}
+    trace |= _hover("text", curve.hover, called)
     if not curve.ends:
-        return [found]
-    low, high = ([end[side] for end in curve.ends] for side in (0, 1))
+        return [trace]
     if not has_line:
-        y = [one or 0.0 for one in curve.y]
-        found["error_y"] = {
-            "type": "data", "symmetric": False, "color": colour,
-            "array": [max(0.0, end - one) for end, one in zip(high, y, strict=True)],
-            "arrayminus": [max(0.0, one - end) for end, one in zip(low, y, strict=True)],
+        below, above = (list(lengths) for lengths in zip(*curve.lengths(), strict=True))
+        trace["error_y"] = {
+            "type": "data", "symmetric": False, "color": colour, "array": above, "arrayminus": below,
         }  # fmt: skip
-        return [found]
-    around: Trace = {
+        return [trace]
+    low, high = zip(*curve.ends, strict=True)
+    band: Trace = {
         "type": "scatter", "mode": "lines", "x": [*curve.x, *reversed(curve.x)], "y": [*high, *reversed(low)],
         "fill": "toself", "fillcolor": f"{colour}{BAND_OPACITY}" if colour.startswith("#") else COLOURS[BAND],
         "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False, "legendgroup": called or colour,
     }  # fmt: skip
-    return [around, found]
+    return [band, trace]
+
+
+def _hover(key: str, sentences: Sequence[str], called: str = "") -> Trace:
+    """Return what a trace says under the pointer, from the texts at a key of it; nothing where there are none."""
+    if not sentences:
+        return {"hoverinfo": "skip"}
+    texts = [name(text, SENTENCE_CHARACTERS) for text in sentences]
+    return {key: texts, "hovertemplate": f"%{{{key}}}<extra>{called}</extra>"}
 
 
 def _bars(bars: Bars, *, is_of_rows: bool) -> Trace:
     along, across = ("x", "y") if is_of_rows else ("y", "x")
-    found: Trace = {
+    trace: Trace = {
         "type": "bar", "name": name(bars.name), "showlegend": bool(bars.name),
         across: list(bars.at) or [None], along: list(bars.lengths) or [None],
         "width": bars.thickness, "legendgroup": name(bars.name),
         "marker": {"color": _colour(bars.colour), "pattern": {"shape": bars.hatch, "fillmode": "overlay", "size": 8}},
     }  # fmt: skip
     if is_of_rows:
-        found["orientation"] = "h"
+        trace["orientation"] = "h"
     if bars.starts:
-        found["base"] = list(bars.starts)
-    if bars.hover:
-        found |= {"customdata": [name(text, SENTENCE_CHARACTERS) for text in bars.hover]}
-        found["hovertemplate"] = "%{customdata}<extra></extra>"
-    else:
-        found["hoverinfo"] = "skip"
-    return found
+        trace["base"] = list(bars.starts)
+    return trace | _hover("customdata", bars.hover)
 
 
 def _cells(cells: Cells) -> list[Trace]:
     texts, ticks = numbers_in(cells), cells.colour_ticks()
-    found: Trace = {
+    trace: Trace = {
         "type": "heatmap", "x": list(range(len(texts[0]))), "y": list(range(len(texts))), "xgap": 2, "ygap": 2,
         "z": [[math.log(value) if value else None for value in row] for row in cells.speedups],
         "text": [[name(text) for text in row] for row in cells.hover or texts],
@@ -177,7 +169,7 @@ def _cells(cells: Cells) -> list[Trace]:
         "hovertemplate": "%{text}<extra></extra>",
     }  # fmt: skip
     if len(texts[0]) > MOST_WRITTEN:
-        return [found]
+        return [trace]
     places = [
         (x, y, texts[y][x], cells.text_colour(value))
         for y, row in enumerate(cells.speedups)
@@ -189,19 +181,19 @@ def _cells(cells: Cells) -> list[Trace]:
         "type": "scatter", "mode": "text", "x": x, "y": y, "text": text, "textfont": {"color": colours},
         "hoverinfo": "skip", "showlegend": False,
     }  # fmt: skip
-    return [found, written]
+    return [trace, written]
 
 
 def _guide(guide: Guide) -> dict[str, Any]:
-    ends = (guide.value, guide.value if guide.end is None else guide.end)
+    is_line = guide.end is None
     along, across = ("y", "x") if guide.is_upright else ("x", "y")
     shape: dict[str, Any] = {
-        "type": "line" if guide.end is None else "rect", f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1,
-        f"{across}0": ends[0], f"{across}1": ends[1],
-        "line": {"width": 1 if guide.end is None else 0, "dash": DASHES[guide.dash]},
+        "type": "line" if is_line else "rect", f"{along}ref": "paper", f"{along}0": 0, f"{along}1": 1,
+        f"{across}0": guide.value, f"{across}1": guide.value if is_line else guide.end,
+        "line": {"width": 1 if is_line else 0, "dash": DASHES[guide.dash]},
     }  # fmt: skip
-    if guide.colour != INK and guide.end is None:
+    if not is_line:
+        return shape | {"fillcolor": _colour(guide.colour), "layer": "below"}
+    if guide.colour != INK:
         shape["line"]["color"] = _colour(guide.colour)
-    if guide.end is not None:
-        shape |= {"fillcolor": _colour(guide.colour), "layer": "below"}
     return shape

@@ -1,7 +1,8 @@
 """The charts of sweeps and of searches for a break-even, each a pure function of results."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from simnet.analysis.crossover import Crossover
 from simnet.analysis.verdict import PAYS
@@ -17,17 +18,18 @@ from simnet.report.chart import (
     Cells,
     Chart,
     Curve,
+    Ends,
     Guide,
     Scale,
     Words,
-    line,
     log_scale,
     name_scale,
     number_scale,
     plain,
-    series_style,
+    series_look,
     speedup_scale,
     time_unit,
+    values_of,
 )
 from simnet.report.figure import SKY, STEP_PARTS, VERMILION
 from simnet.report.labels import (
@@ -50,8 +52,11 @@ from simnet.report.table import Column, Table
 from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, rate_label, speedup_text
 from simnet.strategies import STRATEGIES
 
-LOOKS = (("o", "-", SKY), ("s", "--", VERMILION))
-"""Marker, dash and colour of strategy and baseline."""
+LOOKS: tuple[dict[str, Any], ...] = (
+    {"marker": "o", "dash": "-", "colour": SKY},
+    {"marker": "s", "dash": "--", "colour": VERMILION},
+)
+"""Of strategy and baseline."""
 BASELINE_HATCH = "/"
 MOST_SHADED = 4
 """Lines that have an interval each; more bands hide each other."""
@@ -91,10 +96,27 @@ class Along(NamedTuple):
 
     def panels(self, points: Iterable[PointResult]) -> Panels:
         """Return the points of each place, ascending."""
-        found: Panels = {}
+        panels: Panels = {}
         for point in sorted(points, key=self.place):
-            found.setdefault(self.group(point), []).append(point)
-        return found
+            panels.setdefault(self.group(point), []).append(point)
+        return panels
+
+    def curve(
+        self,
+        points: Points,
+        value: Callable[[PointResult], float],
+        ends: Callable[[PointResult], Ends | None] | None = None,
+        **look: Any,
+    ) -> Curve:
+        """Return a value of points over their places, with its interval where every point has one."""
+        ordered = sorted(points, key=self.place)
+        intervals = [pair for point in ordered if ends and (pair := ends(point))]
+        return Curve(
+            x=[self.place(point) for point in ordered],
+            y=[value(point) for point in ordered],
+            ends=intervals if len(intervals) == len(ordered) else (),
+            **look,
+        )
 
 
 def along(key: str, points: Sequence[RunResult]) -> Along:
@@ -135,7 +157,7 @@ def speedups(
     key: str,
     *,
     others: Sequence[str] = (),
-    own: RunResult | None = None,
+    asked: RunResult | None = None,
     roles: Sequence[str],
 ) -> Chart:
     """Return the speedup over a key, a line for each value of what else varies, some with their intervals.
@@ -144,79 +166,70 @@ def speedups(
         points: of one panel, all with a baseline.
         key: the axis.
         others: keys whose values make the lines, of an axis that is neither nodes nor bandwidth.
-        own: the point that was asked about: where there are many lines, only its own has an interval.
+        asked: the point that was asked about: where there are many lines, only its own has an interval.
         roles: what strategy and baseline are called.
     """
     way = along(key, points)
     lines = lines_of(points, key, others)
-    here = own and (own.num_nodes, own.nic_gbit_per_s)
+    here = asked and (asked.num_nodes, asked.nic_gbit_per_s)
     shaded = [
         place
-        for place, mine in enumerate(lines.values())
-        if any((point.num_nodes, point.nic_gbit_per_s) == here for point in mine)
+        for place, of_line in enumerate(lines.values())
+        if any((point.num_nodes, point.nic_gbit_per_s) == here for point in of_line)
     ]
     if len(lines) <= MOST_SHADED or not shaded:
         shaded = list(range(len(lines))) if len(lines) <= MOST_SHADED else [len(lines) - 1]
     curves = [
-        _speedups(index, name, sorted(mine, key=way.place), way, shaded=index in shaded)
-        for index, (name, mine) in enumerate(lines.items())
+        way.curve(
+            of_line,
+            lambda point: point.speedup or 0.0,
+            _speedup_ends if index in shaded else None,
+            name=name,
+            hover=[f"{way.group(point)}: {speedup_text(point.speedup)}" for point in sorted(of_line, key=way.place)],
+            **series_look(index),
+        )
+        for index, (name, of_line) in enumerate(lines.items())
     ]
     strategy, baseline = roles
     best = max(points, key=lambda point: point.speedup or 0.0)
     which = f", {list(lines)[shaded[0]]}" if len(shaded) == 1 and len(lines) > 1 else "s" if len(shaded) > 1 else ""
     short = "nodes" if key in NODES_KEYS else "NIC bandwidth" if key in BANDWIDTH_KEYS else key_text(key)
+    has_intervals = any(curve.ends for curve in curves)
     return Chart(
         key=f"speedup-over-{'bandwidth' if key in BANDWIDTH_KEYS else short.replace(' ', '-')}",
         title=f"Speedup over {short}",
         sentence=f"Time of a step with {baseline} over that with {strategy}: above 1, {strategy} is faster. The "
         f"largest here is {speedup_text(best.speedup)}, on {nodes_text(best.num_nodes)} at "
-        f"{bandwidth_text(best.nic_gbit_per_s)}."
-        + (f" Shaded: 90 % interval{which}." if any(curve.ends for curve in curves) else ""),
+        f"{bandwidth_text(best.nic_gbit_per_s)}." + (f" Shaded: 90 % interval{which}." if has_intervals else ""),
         x=way.scale(points),
-        y=_speedup_scale(baseline, curves),
+        y=speedup_scale(f"speedup over {baseline}", values_of(curves)),
         curves=curves,
         guides=[Guide(value=1.0, name=SAME_TIME)],
-        has_intervals=any(curve.ends for curve in curves),
+        has_intervals=has_intervals,
         table=_speedup_table(points),
     )
 
 
-def _speedups(index: int, name: str, points: Points, way: Along, *, shaded: bool = True) -> Curve:
-    values = [point.speedup or 0.0 for point in points]
-    ends = [point.intervals["speedup"] for point in points if "speedup" in point.intervals]
-    return line(
-        index, name, [way.place(point) for point in points], values,
-        ends=ends if shaded and len(ends) == len(points) else (),
-        hover=[f"{way.group(point)}: {speedup_text(point.speedup)}" for point in points],
-    )  # fmt: skip
-
-
-def _speedup_scale(baseline: str, curves: Sequence[Curve]) -> Scale:
-    values = [one for curve in curves for one in (*curve.y, *(end for ends in curve.ends for end in ends)) if one]
-    return speedup_scale(f"speedup over {baseline}", values)
+def _speedup_ends(point: PointResult) -> Ends | None:
+    return point.intervals.get("speedup")
 
 
 def _speedup_table(points: Points) -> Table:
-    columns = [
-        Column("NIC", "right"),
-        Column("nodes", "right"),
-        *(Column(one, "right") for one in titles(points)),
-        Column("speedup", "right"),
-        Column("90 % interval", "right"),
-    ]
-    ordered = sorted(points, key=lambda point: (point.nic_gbit_per_s, point.num_nodes))
-    return Table(columns, [_speedup_row(point) for point in ordered])
-
-
-def _speedup_row(point: RunResult) -> tuple[str, ...]:
-    ends = point.intervals.get("speedup")
-    return (
-        bandwidth_text(point.nic_gbit_per_s),
-        str(point.num_nodes),
-        *(format_seconds(step.iteration_s) for step in sides(point)),
-        speedup_text(point.speedup),
-        " to ".join(map(speedup_text, ends)) if ends else "-",
+    columns = (
+        Column("NIC", "right", cell=lambda point: bandwidth_text(point.nic_gbit_per_s)),
+        Column("nodes", "right", cell=lambda point: str(point.num_nodes)),
+        *(
+            Column(title, "right", cell=lambda point, side=side: format_seconds(sides(point)[side].iteration_s))
+            for side, title in enumerate(titles(points))
+        ),
+        Column("speedup", "right", cell=lambda point: speedup_text(point.speedup)),
+        Column("90 % interval", "right", cell=lambda point: _interval_text(point.intervals.get("speedup"))),
     )
+    return Table.of(columns, sorted(points, key=lambda point: (point.nic_gbit_per_s, point.num_nodes)))
+
+
+def _interval_text(ends: Ends | None) -> str:
+    return " to ".join(map(speedup_text, ends)) if ends else "-"
 
 
 def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str]) -> Chart:
@@ -229,12 +242,9 @@ def speedup_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[str]
         if pair[1] > pair[0]
     ]
     return Chart(
-        x=Scale(
-            title=f"speedup over {roles[-1]}",
-            ends=(0, max(1.5, 1.25 * max(high for _, high in ends))),
-        ),
+        x=Scale(title=f"speedup over {roles[-1]}", ends=(0, max(1.5, 1.25 * max(high for _, high in ends)))),
         y=_rows(points, keys),
-        bars=[Bars(at=range(len(values)), lengths=values, colour=LOOKS[0][2])],
+        bars=[Bars(at=range(len(values)), lengths=values, colour=SKY)],
         curves=intervals,
         words=[
             Words(x=max(value, high), y=row, text=speedup_text(value))
@@ -262,55 +272,49 @@ def of_sweep(sweep: SweepResult) -> Chart:
     of_network = {*sweep.varied} <= {*NODES_KEYS, *BANDWIDTH_KEYS}
     if not of_network and numbers(points, key) is None:
         return speedup_of_each(points, sweep.varied, roles=titles(points))
-    return speedups(points, key, others=[one for one in sweep.varied if one != key], roles=titles(points))
+    return speedups(points, key, others=[other for other in sweep.varied if other != key], roles=titles(points))
 
 
 def sides_of(points: Points) -> list[list[StrategyResult]]:
     """Return the results of the strategy and, if every point has one, those of the baseline."""
-    baseline = [point.baseline for point in points if point.baseline is not None]
-    return [[point.result for point in points], *([baseline] if len(baseline) == len(points) else [])]
+    # Of points with and without a baseline, `zip` ends with the shorter.
+    return [list(results) for results in zip(*map(sides, points), strict=False)]
 
 
 def throughput(points: Points, *, roles: Sequence[str]) -> Chart:
     """Return throughput over nodes at every bandwidth: strategy, baseline, and compute alone as the linear ideal."""
     way = along(NODES, points)
     lines = lines_of(points, NODES)
+    has_many = len(lines) > 1
     curves: list[Curve] = []
-    for index, (rate, mine) in enumerate(lines.items()):
-        shade = series_style(index)[0]
-        ordered = sorted(mine, key=way.place)
-        for results, (marker, dash, own) in zip(sides_of(ordered), LOOKS, strict=False):
-            curves.append(
-                Curve(
-                    x=[way.place(point) for point in ordered],
-                    y=[one.samples_per_s for one in results],
-                    ends=_throughput_ends(ordered) if dash == "-" else (),
-                    colour=shade if len(lines) > 1 else own,
-                    marker=marker,
-                    dash=dash,
-                )
-            )
-        if len(lines) > 1:
-            curves.append(Curve(name=rate, colour=shade))
+    for index, (rate, of_line) in enumerate(lines.items()):
+        shade = {"colour": series_look(index)["colour"]} if has_many else {}
+        curves.append(way.curve(of_line, _samples_per_s, _throughput_ends, **LOOKS[0] | shade))
+        if len(sides_of(of_line)) > 1:
+            curves.append(way.curve(of_line, _baseline_samples_per_s, **LOOKS[1] | shade))
+        curves += [Curve(name=rate, **shade)] if has_many else []
     # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
-    for role, (marker, dash, own) in zip(roles, LOOKS, strict=False):
-        curves.append(Curve(name=role, colour=own if len(lines) == 1 else FAINT, marker=marker, dash=dash))
+    grey = {"colour": FAINT} if has_many else {}
+    curves += [Curve(name=role, **look | grey) for role, look in zip(roles, LOOKS, strict=False)]
     if ideal := ideal_samples_per_s(points):
         curves.append(Curve(name="linear (compute alone)", x=list(ideal), y=list(ideal.values()), colour=INK, dash=":"))
-    values = [one for curve in curves for one in (*curve.y, *(end for ends in curve.ends for end in ends)) if one]
-    y = log_scale("throughput [samples/s]", values)
+    y = log_scale("throughput [samples/s]", values_of(curves))
     return Chart(x=way.scale(points), y=y, curves=curves, has_intervals=any(curve.ends for curve in curves))
 
 
-def _throughput_ends(points: Points) -> list[tuple[float, float]]:
-    """Return the 90 % intervals of the strategy's throughput, from those of its time, where every point has one."""
-    found = [
-        (point.result.samples_per_s * point.result.iteration_s / ends[1],
-         point.result.samples_per_s * point.result.iteration_s / ends[0])
-        for point in points
-        if (ends := point.intervals.get("iteration_s"))
-    ]  # fmt: skip
-    return found if len(found) == len(points) else []
+def _samples_per_s(point: PointResult) -> float:
+    return point.result.samples_per_s
+
+
+def _baseline_samples_per_s(point: PointResult) -> float:
+    return (point.baseline or point.result).samples_per_s
+
+
+def _throughput_ends(point: PointResult) -> Ends | None:
+    """Return the 90 % interval of the strategy's throughput, from that of its time."""
+    ends = point.intervals.get("iteration_s")
+    samples = point.result.samples_per_s * point.result.iteration_s
+    return (samples / ends[1], samples / ends[0]) if ends else None
 
 
 def ideal_samples_per_s(points: Points) -> dict[float, float]:
@@ -334,6 +338,20 @@ def ideal_samples_per_s(points: Points) -> dict[float, float]:
     }
 
 
+def stack(steps: Sequence[StrategyResult], at: Sequence[float], unit_s: float, thickness: float = 0.6) -> list[Bars]:
+    """Return the parts of steps in a unit of time as bars, each from where the part before it ends."""
+    bars: list[Bars] = []
+    starts = [0.0] * len(steps)
+    for part, (name, colour) in STEP_PARTS.items():
+        lengths = [getattr(step.breakdown, part) / unit_s for step in steps]
+        hover = [f"{name}: {format_seconds(length * unit_s)}" for length in lengths]
+        bars.append(
+            Bars(name=name, at=at, lengths=lengths, starts=starts, thickness=thickness, colour=colour, hover=hover)
+        )
+        starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    return bars
+
+
 def breakdown_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     """Return where an iteration's time goes: stacked columns of strategy and baseline over the numbers of a key."""
     way = along(key, points)
@@ -352,23 +370,13 @@ def breakdown_of_each(points: Points, keys: Sequence[str], *, roles: Sequence[st
 def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: bool) -> Chart:
     """Return a stack of the parts of a step for each side of each point."""
     both = sides_of(points)
-    slowest_s = max(one.iteration_s for results in both for one in results)
+    slowest_s = max(step.iteration_s for steps in both for step in steps)
     unit_s, unit = time_unit(slowest_s)
     bars: list[Bars] = []
-    for index, results in enumerate(both):
+    for index, steps in enumerate(both):
         at = [place + BAR * 1.1 * (index - (len(both) - 1) / 2) for place in range(len(points))]
-        starts = [0.0] * len(points)
-        for part, (name, colour) in STEP_PARTS.items():
-            lengths = [getattr(one.breakdown, part) / unit_s for one in results]
-            hatch = BASELINE_HATCH if index else ""
-            bars.append(
-                Bars(
-                    name=name if not index else "", at=at, lengths=lengths, starts=starts, thickness=BAR,
-                    colour=colour, hatch=hatch,
-                    hover=[f"{name}: {format_seconds(length * unit_s)}" for length in lengths],
-                )
-            )  # fmt: skip
-            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+        parts = stack(steps, at, unit_s, BAR)
+        bars += [replace(part, name="", hatch=BASELINE_HATCH) for part in parts] if index else parts
     if len(both) > 1:
         first, second = ("upper", "lower") if is_of_rows else ("left", "right")
         entries = [Bars(name=f"{first}: {plain(roles[0])}", colour=GREY)]
@@ -387,22 +395,17 @@ def heat_map(points: Points, row_key: str = BANDWIDTH, column_key: str = NODES, 
     cells = [[known.get((row, column)) for column in columns] for row in rows]
     strategy, baseline = roles
     slower = sum(map(is_slower, points))
+    hover = [
+        [f"{across}, {up}: {speedup_text(value)}" for (_, across), value in zip(columns.values(), row, strict=True)]
+        for (_, up), row in zip(rows.values(), cells, strict=True)
+    ]
     return Chart(
         key="heat-map",
         title="Where it is faster",
         sentence=f"Blue: {strategy} is faster than {baseline}; orange: slower, at {slower} of {len(known)} points.",
         x=name_scale([tick for tick, _ in columns.values()], column_way.title),
         y=name_scale([tick for tick, _ in rows.values()], row_way.title),
-        cells=Cells(
-            speedups=cells,
-            hover=[
-                [
-                    f"{across}, {up}: {speedup_text(value)}"
-                    for (_, across), value in zip(columns.values(), line, strict=True)
-                ]
-                for (_, up), line in zip(rows.values(), cells, strict=True)
-            ],
-        ),
+        cells=Cells(speedups=cells, hover=hover),
         table=Table(
             [Column(row_way.title), *(Column(name, "right") for _, name in columns.values())],
             [[name, *map(speedup_text, row)] for (_, name), row in zip(rows.values(), cells, strict=True)],
@@ -415,18 +418,16 @@ def times_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     way = along(key, points)
     ordered = sorted(points, key=way.place)
     both = sides_of(ordered)
-    unit_s, unit = time_unit(max(one.p95_s for results in both for one in results))
+    unit_s, unit = time_unit(max(step.p95_s for steps in both for step in steps))
     curves = [
         Curve(
             name=name,
             x=[way.place(point) for point in ordered],
-            y=[one.p50_s / unit_s for one in results],
-            ends=[(one.p50_s / unit_s, one.p95_s / unit_s) for one in results],
-            colour=colour,
-            marker=marker,
-            dash=dash,
+            y=[step.p50_s / unit_s for step in steps],
+            ends=[(step.p50_s / unit_s, step.p95_s / unit_s) for step in steps],
+            **look,
         )
-        for name, results, (marker, dash, colour) in zip(roles, both, LOOKS, strict=False)
+        for name, steps, look in zip(roles, both, LOOKS, strict=False)
     ]
     longest = max(high for curve in curves for _, high in curve.ends)
     times = Scale(title=f"time of a step [{unit}]", ends=(0, HEADROOM * longest))
@@ -437,16 +438,13 @@ def speedups_of_tails(points: Points, key: str, others: Sequence[str], *, roles:
     """Return the speedup of the median, and dotted that of the 95th percentile, a line for each setting of others."""
     way = along(key, points)
     curves: list[Curve] = []
-    for index, (name, mine) in enumerate(grouped(points, others).items()):
-        ordered = sorted(mine, key=way.place)
-        x = [way.place(point) for point in ordered]
-        medians, tails = ([_ratio(point, percent) for point in ordered] for percent in (50, 95))
-        curves.append(line(index, name or MEDIANS, x, medians))
-        curves.append(Curve(x=x, y=tails, colour=series_style(index)[0], dash=":"))
-    scale = _speedup_scale(roles[-1], curves)
+    for index, (name, of_line) in enumerate(grouped(points, others).items()):
+        look = series_look(index)
+        curves.append(way.curve(of_line, lambda point: _ratio(point, 50), name=name or MEDIANS, **look))
+        curves.append(way.curve(of_line, lambda point: _ratio(point, 95), colour=look["colour"], dash=":"))
     return Chart(
         x=way.scale(points),
-        y=scale,
+        y=speedup_scale(f"speedup over {roles[-1]}", values_of(curves)),
         curves=[*curves, Curve(name=TAILS, colour=INK, dash=":")],
         guides=[Guide(value=1.0, name=SAME_TIME)],
     )
@@ -458,46 +456,41 @@ def _ratio(point: PointResult, percent: float) -> float:
     return baseline.percentile_s(percent) / point.result.percentile_s(percent)
 
 
-def crossover(found: Crossover, sentence: str = "") -> Chart:
+def crossover(search: Crossover, sentence: str = "") -> Chart:
     """Return the speedup over a key, with its interval and the values at which both take the same time."""
-    unit, suffix = next((look for end, look in UNITS.items() if found.key.endswith(end)), (1.0, ""))
-    values = [float(trial.value) / unit for trial in found.trials]
-    ends = [trial.speedup.interval for trial in found.trials if trial.speedup.interval]
-    shown = [trial.speedup.value for trial in found.trials]
-    crossings = [float(one.high.value) / unit for one in found.crossings]
-    hover = [f"{trial.text}: {speedup_text(trial.speedup.value)}" for trial in found.trials]
-    curves = [
-        line(0, "", values, shown, ends=ends if len(ends) == len(values) else (), hover=hover),
-        Curve(name="same time", x=crossings, y=[1.0] * len(crossings), colour=VERMILION, dash="", marker="X", size=1.5),
-    ]
+    unit, suffix = next((look for end, look in UNITS.items() if search.key.endswith(end)), (1.0, ""))
+    values = [float(trial.value) / unit for trial in search.trials]
+    ends = [trial.speedup.interval for trial in search.trials if trial.speedup.interval]
+    shown = [trial.speedup.value for trial in search.trials]
+    crossings = [float(crossing.high.value) / unit for crossing in search.crossings]
+    hover = [f"{trial.text}: {speedup_text(trial.speedup.value)}" for trial in search.trials]
+    intervals = ends if len(ends) == len(values) else ()
+    curves = [Curve(x=values, y=shown, ends=intervals, hover=hover, **series_look(0))]
+    if crossings:
+        marks = [1.0] * len(crossings)
+        curves.append(Curve(name="same time", x=crossings, y=marks, colour=VERMILION, dash="", marker="X", size=1.5))
+    columns = (
+        Column("value", cell=lambda trial: trial.text),
+        Column("speedup", "right", cell=lambda trial: speedup_text(trial.speedup.value)),
+        Column("90 % interval", "right", cell=lambda trial: _interval_text(trial.speedup.interval)),
+        Column("verdict", cell=lambda trial: trial.speedup.verdict),
+    )
     return Chart(
         key="crossover",
         title="Where the faster side changes",
         sentence=sentence,
-        x=log_scale(f"{plain(key_text(found.key))}{suffix}", values),
+        x=log_scale(f"{plain(key_text(search.key))}{suffix}", values),
         y=speedup_scale(
-            "speedup of {} over {}".format(*_titles(found)),
-            [PAYS, *shown, *(end for pair in ends for end in pair)],
+            "speedup of {} over {}".format(*_titles(search)), [PAYS, *shown, *(end for pair in ends for end in pair)]
         ),
-        curves=curves if crossings else curves[:1],
+        curves=curves,
         guides=[Guide(value=1.0)],
-        table=Table(
-            ("value", Column("speedup", "right"), Column("90 % interval", "right"), "verdict"),
-            [
-                (
-                    trial.text,
-                    speedup_text(trial.speedup.value),
-                    " to ".join(map(speedup_text, trial.speedup.interval)) if trial.speedup.interval else "-",
-                    trial.speedup.verdict,
-                )
-                for trial in found.trials
-            ],
-        ),
+        table=Table.of(columns, search.trials),
     )
 
 
-def _titles(found: Crossover) -> tuple[str, str]:
+def _titles(search: Crossover) -> tuple[str, str]:
     """Return what people call strategy and baseline, by their roles where that is the same."""
-    kinds = (found.strategy, found.baseline)
+    kinds = (search.strategy, search.baseline)
     strategy, baseline = (plain(STRATEGIES.find(kind).title if kind in STRATEGIES.names() else kind) for kind in kinds)
     return (strategy, baseline) if strategy != baseline else ROLES

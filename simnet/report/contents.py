@@ -317,8 +317,8 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     found: list[Chart] = []
     if len(set(places)) == len(places):
         roles = titles(points)
-        found += [charts.speedups(points, BANDWIDTH, own=own, roles=roles)] if has_rates else []
-        found += [charts.speedups(points, NODES, own=own, roles=roles)] if has_nodes else []
+        found += [charts.speedups(points, BANDWIDTH, asked=own, roles=roles)] if has_rates else []
+        found += [charts.speedups(points, NODES, asked=own, roles=roles)] if has_nodes else []
         found += [charts.heat_map(points, roles=roles)] if has_nodes and has_rates else []
     if not found:
         found.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))

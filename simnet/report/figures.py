@@ -26,17 +26,17 @@ SQUARE_IN, LARGE_SQUARE_IN = (COLUMN_IN, 3.0), (4.6, 4.3)
 MEASURED = "{}: measured (markers) and predicted (lines, 90 % intervals)"
 
 
-def advice(found: Advice) -> "Figure":
+def advice(ranked: Advice) -> "Figure":
     """Return the speedup of each system over the bandwidth of a NIC."""
-    chart = comparison_charts.advised(found)
-    where, *_ = heading(found)
+    chart = comparison_charts.advised(ranked)
+    where, *_ = heading(ranked)
     title = f"{where}; all tuned at each bandwidth"
     return figure_of({"": chart}, title=title, panel_in=3.4, width_in=current().page_in)
 
 
-def time_to_target(found: TimesToTarget) -> "Figure":
+def time_to_target(times: TimesToTarget) -> "Figure":
     """Return the metric over simulated time, a panel for each bandwidth."""
-    panels = {f"NIC {one.bandwidth.text()}": comparison_charts.over_time(found, one) for one in found.bandwidths}
+    panels = {f"NIC {there.bandwidth.text()}": comparison_charts.over_time(times, there) for there in times.bandwidths}
     return figure_of(panels, width_in=current().page_in, shared="y")
 
 
@@ -89,9 +89,9 @@ def campaign(points: "Sequence[TrainedPoint]", model: str, systems: Mapping[str,
         there = [point for point in points if _place(point) == place]
         for title, names in groups.items():
             looks = {name: index for index, name in enumerate(names)}
-            mine = [point for point in there if point.series in looks]
-            if mine:
-                panels[", ".join(filter(None, (title, place)))] = comparison_charts.steps_over_rates(mine, looks)
+            shown = [point for point in there if point.series in looks]
+            if shown:
+                panels[", ".join(filter(None, (title, place)))] = comparison_charts.steps_over_rates(shown, looks)
     columns = len(systems) or COLUMNS
     return _drawn(panels, title=MEASURED.format(model), columns=columns, width_in=PAGE_IN, shared="both")
 

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from simnet.core.units import format_seconds
-from simnet.engine.result import RunResult, StepTimes, StrategyResult
+from simnet.engine.result import RunResult, StrategyResult
 from simnet.report.chart import (
     FAINT,
     HATCHES,
@@ -20,7 +22,7 @@ from simnet.report.chart import (
     plain,
     time_unit,
 )
-from simnet.report.charts import BAR, BASELINE_HATCH, LOOKS
+from simnet.report.charts import BAR, BASELINE_HATCH, LOOKS, stack
 from simnet.report.figure import BLUE, STEP_PARTS, VERMILION
 from simnet.report.influences import change_text, factor_text, noun, usual, value_text
 from simnet.report.labels import sides, titles
@@ -47,24 +49,15 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
         labels: of the results.
     """
     kept = list(zip(results, labels, strict=True))[:MOST_BARS]
-    rows: list[tuple[str, StrategyResult]] = []
-    for result, label in kept:
-        named = zip(titles([result]), sides(result), strict=True)
-        rows += [(", ".join(filter(None, (label, one))), step) for one, step in named]
-    unit_s, unit = time_unit(max(step.iteration_s for _, step in rows))
-    bars: list[Bars] = []
-    starts = [0.0] * len(rows)
-    for index, (key, (part, colour)) in enumerate(STEP_PARTS.items()):
-        lengths = [getattr(step.breakdown, key) / unit_s for _, step in rows]
-        if any(lengths):
-            hover = [f"{part}: {format_seconds(length * unit_s)}" for length in lengths]
-            bars.append(
-                Bars(
-                    name=part, at=range(len(rows)), lengths=lengths, starts=starts, colour=colour,
-                    hatch=HATCHES[index], hover=hover,
-                )
-            )  # fmt: skip
-            starts = [start + length for start, length in zip(starts, lengths, strict=True)]
+    rows = [
+        (", ".join(filter(None, (label, title))), step)
+        for result, label in kept
+        for title, step in zip(titles([result]), sides(result), strict=True)
+    ]
+    steps = [step for _, step in rows]
+    unit_s, unit = time_unit(max(step.iteration_s for step in steps))
+    parts = stack(steps, range(len(rows)), unit_s)
+    longest = max(start + length for start, length in zip(parts[-1].starts, parts[-1].lengths, strict=True))
     first = results[0]
     hidden = f"{percent(first.result.overlap, '.0')} of its communication is hidden by compute"
     left_out = f" Drawn are the first {len(kept)} of {len(results)} points." if len(results) > len(kept) else ""
@@ -73,9 +66,9 @@ def breakdown(results: Sequence[RunResult], labels: Sequence[str] = ("",)) -> Ch
         title="Where the time of a step goes",
         sentence=f"{titles([first])[0]}: {hidden}; what compute does not hide is drawn as exposed communication."
         + left_out,
-        x=Scale(title=f"time of a step [{unit}]", ends=(0, 1.03 * max(starts))),
+        x=Scale(title=f"time of a step [{unit}]", ends=(0, 1.03 * longest)),
         y=name_scale([plain(name) for name, _ in rows], is_reversed=True),
-        bars=bars,
+        bars=[replace(part, hatch=hatch) for part, hatch in zip(parts, HATCHES, strict=True) if any(part.lengths)],
         is_of_rows=True,
         table=_breakdown_table(rows),
     )
@@ -94,45 +87,42 @@ def tornado(result: RunResult) -> Chart:
     """Return what the result would be at both ends of each uncertain value, the largest effect on top."""
     shown = list(result.hangs_on[:MOST_BARS])
     middle = usual(result)
-    ends = [sorted(zip(one.values, one.interval, strict=True)) for one in shown]
+    # Of each uncertain value the result at both ends of its interval, the lower result first.
+    ends = [sorted(zip(influence.values, influence.interval, strict=True)) for influence in shown]
     texts = [
-        [f"if {change_text(one.key, factor)}: {value_text(result, value)}" for value, factor in pair]
-        for one, pair in zip(shown, ends, strict=True)
+        [f"if {change_text(influence.key, factor)}: {value_text(result, value)}" for value, factor in pair]
+        for influence, pair in zip(shown, ends, strict=True)
     ]
-    bars = []
-    words = []
-    for side, (name, colour, hatch) in enumerate(
-        (("at the lower end", VERMILION, ""), ("at the upper end", BLUE, "/"))
-    ):
-        values = [(min if side == 0 else max)(pair[side][0], middle) for pair in ends]
-        bars.append(
-            Bars(
-                name=name, at=range(len(shown)), lengths=[value - middle for value in values],
-                starts=[middle] * len(shown), colour=colour, hatch=hatch, hover=[pair[side] for pair in texts],
-            )
-        )  # fmt: skip
-        words += [
-            Words(x=value, y=row, text=factor_text(one.key, pair[side][1]), side="left" if side == 0 else "right")
-            for row, (one, pair, value) in enumerate(zip(shown, ends, values, strict=True))
-            if abs(value / middle - 1) >= 1e-3
-        ]
-    metric = "speedup" if result.speedup is not None else "time of a step"
-    interval = result.intervals.get("speedup" if result.speedup is not None else "iteration_s", ())
-    known = [middle, *interval, *(value for one in shown for value in one.values)]
-    nouns = [plain(noun(one.key)) for one in shown]
+    lows, highs = ([pick(pair[side][0], middle) for pair in ends] for side, pick in ((0, min), (1, max)))
+    look: dict[str, Any] = {"at": range(len(shown)), "starts": [middle] * len(shown)}
+    bars = [
+        Bars(
+            name=f"at the {end} end", lengths=[value - middle for value in values], colour=colour, hatch=hatch,
+            hover=[pair[side] for pair in texts], **look,
+        )
+        for side, (end, values, colour, hatch) in enumerate(
+            (("lower", lows, VERMILION, ""), ("upper", highs, BLUE, "/"))
+        )
+    ]  # fmt: skip
+    words = [
+        Words(x=value, y=row, text=factor_text(influence.key, pair[side][1]), side="right" if side else "left")
+        for side, values in enumerate((lows, highs))
+        for row, (influence, pair, value) in enumerate(zip(shown, ends, values, strict=True))
+        if abs(value / middle - 1) >= 1e-3
+    ]
+    has_speedup = result.speedup is not None
+    metric, unit, suffix = ("speedup", "", "x") if has_speedup else ("time of a step", " [s]", "")
+    interval = result.intervals.get("speedup" if has_speedup else "iteration_s", ())
+    known = [middle, *interval, *(value for influence in shown for value in influence.values)]
+    nouns = [plain(noun(influence.key)) for influence in shown]
     pair = " over ".join(map(plain, titles([result])))
-    scale = log_scale(
-        f"speedup, {pair}" if result.speedup is not None else f"time of a step [s], {pair}",
-        known,
-        suffix="x" if result.speedup is not None else "",
-        margin=max(1.1, (max(known) / min(known)) ** 0.3),
-    )
+    margin = max(1.1, (max(known) / min(known)) ** 0.3)
     return Chart(
         key="tornado",
         title="What the answer is sensitive to",
         sentence=f"The {metric} if one value alone were at either end of its 90 % interval; the prediction is "
         f"{value_text(result, middle)}.",
-        x=scale,
+        x=log_scale(f"{metric}{unit}, {pair}", known, suffix=suffix, margin=margin),
         y=name_scale([*nouns, ALL] if interval else nouns, is_reversed=True),
         bars=bars,
         curves=[Curve(x=interval, y=(len(shown), len(shown)), colour=INK, marker="|")] if interval else [],
@@ -156,25 +146,18 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
     named = list(zip(titles([result]), sides(result), strict=True))
     unit_s, unit = time_unit(max(side.longest_s for _, side in named))
     curves: list[Curve] = []
-    for (label, side), (_, dash, colour) in zip(named, LOOKS, strict=False):
-        by_s = side.p50_s if over_median else unit_s
-        count = side.num_iterations
-        curves.append(
-            Curve(
-                name=plain(label), x=[one / by_s for one in sorted(side.iterations_s)],
-                y=[_odds((place + 0.5) / count) for place in range(count)], colour=colour, dash=dash, is_stepped=True,
-            )
-        )  # fmt: skip
+    for (label, side), look in zip(named, LOOKS, strict=False):
+        by_s, count, name = side.p50_s if over_median else unit_s, side.num_iterations, plain(label)
+        shares = [_odds((place + 0.5) / count) for place in range(count)]
+        times = [iteration_s / by_s for iteration_s in sorted(side.iterations_s)]
+        curves.append(Curve(name=name, x=times, y=shares, is_stepped=True, **look | {"marker": ""}))
         for per_cent, marker in PERCENTILES.items():
             seconds = side.percentile_s(per_cent)
             text = f"p{per_cent}: {format_seconds(seconds)}"
-            curves.append(
-                Curve(
-                    name=text, x=[seconds / by_s], y=[_odds(per_cent / 100)], colour=colour, dash="", marker=marker,
-                    hover=[f"{plain(label)}, {text}"],
-                )
-            )  # fmt: skip
-    times = [float(one or 0.0) for curve in curves for one in curve.x]
+            place: dict[str, Any] = {"x": [seconds / by_s], "y": [_odds(per_cent / 100)]}
+            marked = look | {"dash": "", "marker": marker}
+            curves.append(Curve(name=text, hover=[f"{name}, {text}"], **place, **marked))
+    times = [x for curve in curves for x in curve.x if x is not None]
     title = "time of a step / its own median" if over_median else f"time of a step [{unit}]"
     is_wide = max(times) > LOG_FROM * min(times)
     return Chart(
@@ -208,10 +191,6 @@ def _odds(share: float) -> float:
     return math.log10(share / (1 - share))
 
 
-def _share_text(lost: StepTimes, step_s: float) -> str:
-    return f"{lost.mean_s / step_s:+.1%} of its step, 95th percentile {signed(lost.p95_s, step_s)}"
-
-
 def lost_time(result: RunResult, *, relative: bool = False) -> Chart:
     """Return what each fault costs a step, with a mark at the 95th percentile; of a result that says so.
 
@@ -221,24 +200,28 @@ def lost_time(result: RunResult, *, relative: bool = False) -> Chart:
     """
     rows = list(rows_of(result))
     losers = [side for side, _ in losing(result).values()]
-    unit_s, unit = time_unit(max(abs(one.p95_s) for _, times in rows for one in times))
+    unit_s, unit = time_unit(max(abs(lost.p95_s) for _, times in rows for lost in times))
     bars: list[Bars] = []
     marks: list[Curve] = []
     for index, (title, side) in enumerate(zip(titles([result]), losers, strict=False)):
-        by_s = side.iteration_s / 100 if relative else unit_s
+        step_s = side.iteration_s
+        by_s = step_s / 100 if relative else unit_s
         at = [row + BAR * (index - (len(losers) - 1) / 2) for row in range(len(rows))]
-        mine = [times[index] for _, times in rows]
-        hover = [f"{label}: {signed(one.mean_s, side.iteration_s)}, {_share_text(one, side.iteration_s)}"
-                 for (label, _), one in zip(rows, mine, strict=True)]  # fmt: skip
+        losses = [times[index] for _, times in rows]
+        hover = [
+            f"{label}: {signed(lost.mean_s, step_s)}, {lost.mean_s / step_s:+.1%} of its step, 95th percentile "
+            f"{signed(lost.p95_s, step_s)}"
+            for (label, _), lost in zip(rows, losses, strict=True)
+        ]
         bars.append(
             Bars(
-                name=f"mean, {plain(title, 40)}", at=at, lengths=[one.mean_s / by_s for one in mine], thickness=BAR,
-                colour=LOOKS[index][2], hatch=BASELINE_HATCH if index else "", hover=hover,
+                name=f"mean, {plain(title, 40)}", at=at, lengths=[lost.mean_s / by_s for lost in losses],
+                thickness=BAR, colour=LOOKS[index]["colour"], hatch=BASELINE_HATCH if index else "", hover=hover,
             )
         )  # fmt: skip
         marks.append(
             Curve(
-                name="95th percentile, in the same way" if not index else "", x=[one.p95_s / by_s for one in mine],
+                name="95th percentile, in the same way" if not index else "", x=[lost.p95_s / by_s for lost in losses],
                 y=at, colour=INK, dash="", marker="|", size=1.5,
             )
         )  # fmt: skip

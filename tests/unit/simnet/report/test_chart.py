@@ -16,10 +16,10 @@ from simnet.report.chart import (
     Guide,
     Scale,
     Words,
-    line,
     log_scale,
     name_scale,
     number_scale,
+    series_look,
     speedup_scale,
 )
 
@@ -55,7 +55,7 @@ def a_chart(values: tuple[float, float] = (2.0, 4.0)) -> Chart:
         x=log_scale("nodes", [1, 8], margin=1.0),
         y=speedup_scale("speedup", values),
         curves=[
-            line(0, "a", [1, 8], values, ends=[(low / 2, low), (high / 2, high)]),
+            Curve(name="a", x=[1, 8], y=values, ends=[(low / 2, low), (high / 2, high)], **series_look(0)),
             Curve(name="b", x=[1, 8], y=[high, low], colour="ink", dash=":"),
         ],
         guides=[Guide(value=1.0, name="same")],

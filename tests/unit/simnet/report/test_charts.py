@@ -38,7 +38,7 @@ def test_a_line_is_the_speedups_of_its_points_in_order(sweep: simnet.SweepAnswer
 def test_up_to_four_lines_have_their_intervals_of_more_only_the_one_asked_about(sweep: simnet.SweepAnswer) -> None:
     assert len([one for one in charts.speedups(sweep.points, charts.NODES, roles=ROLES).curves if one.ends]) == 3
     own = sweep.points[4]  # two nodes
-    (one,) = [one for one in charts.speedups(sweep.points, charts.BANDWIDTH, own=own, roles=ROLES).curves if one.ends]
+    (one,) = [one for one in charts.speedups(sweep.points, charts.BANDWIDTH, asked=own, roles=ROLES).curves if one.ends]
     mine = [point for point in sweep.points if point.num_nodes == own.num_nodes]
     assert one.ends == [point.intervals["speedup"] for point in mine]
     assert one.name == "2 nodes"

@@ -17,7 +17,7 @@ from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult
 from simnet.engine.scenario import load_experiment
-from simnet.report import drawings, figure
+from simnet.report import figure, plot
 from simnet.report.chart import SAME_TIME
 from simnet.report.sweep_page import sweep_page
 from tests.helpers.cli import BANDWIDTH, run
@@ -68,7 +68,7 @@ def draw(document: Document) -> dict[str, Figure]:
 
 def drawn_from(results: SweepResult) -> dict[str, Figure]:
     with figure.styled():
-        return drawings.draw(results, where="results.json")
+        return plot.draw(results, where="results.json")
 
 
 def texts(drawn: Figure) -> set[str]:
@@ -256,7 +256,7 @@ class TestTails:
 
     def drawn(self, document: Document, name: str) -> list[Any]:
         with figure.styled():
-            return drawings.draw(sweep_of(document), where="x", names=[name])[name].axes
+            return plot.draw(sweep_of(document), where="x", names=[name])[name].axes
 
     def test_medians_are_lines_and_the_band_ends_at_the_95th_percentile(self) -> None:
         (axes,) = self.drawn(varying([1.0, 1.5, 2.0], OWN, BASELINE), "iteration_time")
