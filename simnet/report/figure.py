@@ -7,13 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.files import write_file
-from simnet.report.text import clipped, printable
 
 if TYPE_CHECKING:
     from matplotlib.axis import Axis
@@ -45,7 +44,6 @@ STEP_PARTS = {
     "exposed_comm_s": ("exposed communication", VERMILION),
     "optimizer_s": ("optimizer", "#999999"),
 }
-LABEL_CHARACTERS = 36
 # No dates and no versions in the files: the same data give the same bytes, up to the last digits of the layout solver.
 METADATA: dict[Format, dict[str, None]] = {
     "png": {"Software": None},
@@ -87,58 +85,43 @@ class FigureStyle(Struct, frozen=True, kw_only=True):
 
     def settings(self) -> dict[Any, Any]:
         """Return matplotlib's settings."""
-        text = TEXT_PT * self.zoom
+        text, zoom = TEXT_PT * self.zoom, self.zoom
+        texts = ("font.size", "axes.labelsize", "xtick.labelsize", "ytick.labelsize", "legend.fontsize")
+        inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+        grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
+        ticks = {"major.size": 3.5, "major.width": 0.8, "major.pad": 3.5, "minor.size": 2.0, "minor.width": 0.6}
         return {
-            "font.size": text,
+            **dict.fromkeys(texts, text),
+            **dict.fromkeys(inks, self.ink),
+            **dict.fromkeys(grounds, self.ground),
+            **{f"{axis}tick.{key}": size * zoom for axis in "xy" for key, size in ticks.items()},
             "axes.titlesize": text * 9 / 8,
             "axes.titleweight": "bold",
-            "axes.labelsize": text,
-            "xtick.labelsize": text,
-            "ytick.labelsize": text,
-            "legend.fontsize": text,
-            "legend.title_fontsize": text,
             "legend.frameon": False,
             "figure.titlesize": text * 9 / 8,
             "axes.spines.top": False,
             "axes.spines.right": False,
-            "axes.linewidth": 0.8 * self.zoom,
-            "lines.linewidth": 1.4 * self.zoom,
-            "lines.markersize": 4.5 * self.zoom,
-            "hatch.linewidth": 0.6 * self.zoom,
-            "savefig.dpi": 200 if self.zoom == 1 else 120,
+            "axes.linewidth": 0.8 * zoom,
+            "lines.linewidth": 1.4 * zoom,
+            "lines.markersize": 4.5 * zoom,
+            "hatch.linewidth": 0.6 * zoom,
+            "savefig.dpi": 200 if zoom == 1 else 120,
             # Text stays text of an embedded font; journals refuse fonts of type 3.
             "pdf.fonttype": 42,
             # Text of users may hold a dollar sign.
             "text.parse_math": False,
             "svg.hashsalt": "simnet",
-        } | self._ticks() | self._inks()  # fmt: skip
-
-    def _ticks(self) -> dict[Any, Any]:
-        sizes = {"major.size": 3.5, "major.width": 0.8, "major.pad": 3.5, "minor.size": 2.0, "minor.width": 0.6}
-        return {f"{axis}tick.{key}": size * self.zoom for axis in "xy" for key, size in sizes.items()}
-
-    def _inks(self) -> dict[Any, Any]:
-        inks = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-        grounds = ("figure.facecolor", "axes.facecolor", "savefig.facecolor")
-        return dict.fromkeys(inks, self.ink) | dict.fromkeys(grounds, self.ground)
+        }
 
 
 SCREEN = FigureStyle(name="screen")
 PAPER = FigureStyle(name="paper", column_in=3.3, page_in=7.0, edge_pt=0.5, has_titles=False)
 # A figure of several panels fills a slide of 16 by 9, with text of 18 pt.
 SLIDES = FigureStyle(name="slides", column_in=4.0, page_in=6.0, zoom=13.33 / 6.0)
-DARK = FigureStyle(
-    name="dark",
-    column_in=SLIDES.column_in,
-    page_in=SLIDES.page_in,
-    zoom=SLIDES.zoom,
-    ink="#E8E8E8",
-    ground="#15191F",
-    band="#3A414B",
-    others="#6B7380",
-    paying="#1D3A33",
+DARK = structs.replace(
+    SLIDES, name="dark", ink="#E8E8E8", ground="#15191F", band="#3A414B", others="#6B7380", paying="#1D3A33",
     colours=ON_DARK,
-)
+)  # fmt: skip
 STYLES = {style.name: style for style in (SCREEN, PAPER, SLIDES, DARK)}
 _CURRENT: ContextVar[FigureStyle] = ContextVar("figure style", default=SCREEN)
 
@@ -155,22 +138,12 @@ def current() -> FigureStyle:
     return _CURRENT.get()
 
 
-@contextmanager
-def _using(style: FigureStyle) -> Iterator[None]:
-    """Draw in a style."""
-    token = _CURRENT.set(style)
-    try:
-        yield
-    finally:
-        _CURRENT.reset(token)
-
-
 def format_of(path: Path) -> Format:
     """Return the format of a figure's file by its ending."""
-    found: Format | None = next((form for form in get_args(Format) if path.suffix.lower() == f".{form}"), None)
-    if found is None:
+    form = path.suffix.lower().removeprefix(".")
+    if form not in get_args(Format):
         raise SimnetError(f"{path}: {path.suffix!r}: a figure is a .png, .pdf or .svg file; name one")
-    return found
+    return cast(Format, form)
 
 
 def shown(colour: str) -> str:
@@ -182,29 +155,24 @@ def shown(colour: str) -> str:
 @contextmanager
 def styled(style: FigureStyle = SCREEN) -> Iterator[None]:
     """Draw in a style of this project; modules that import matplotlib are best imported in here, too."""
-    with _quiet_matplotlib(), _using(style):
-        try:
-            import matplotlib as mpl
-        except ImportError as error:
-            raise SimnetError("figures: matplotlib is missing: figures need it; pip install matplotlib") from error
-        with mpl.rc_context(style.settings()):
-            yield
-
-
-@contextmanager
-def _quiet_matplotlib() -> Iterator[None]:
-    """Keep from the user what matplotlib says at import and while it draws: of a home without a cache, of glyphs."""
     import logging  # which tables need not load
 
+    # At import and while it draws, matplotlib speaks of a home without a cache, and of glyphs: no concern of the user.
     logger = logging.getLogger("matplotlib")
-    level = logger.level
+    level, token = logger.level, _CURRENT.set(style)
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            yield
+            try:
+                import matplotlib as mpl
+            except ImportError as error:
+                raise SimnetError("figures: matplotlib is missing: figures need it; pip install matplotlib") from error
+            with mpl.rc_context(style.settings()):
+                yield
     finally:
         logger.setLevel(level)
+        _CURRENT.reset(token)
 
 
 def new(width_in: float, height_in: float) -> "Figure":
@@ -231,7 +199,7 @@ def _numbered(svg: bytes) -> bytes:
     """Name clip paths by their order: matplotlib hashes their places, whose last bits differ between two layouts."""
     names = list(dict.fromkeys(re.findall(rb'clipPath id="(p[0-9a-f]{10})"', svg)))
     numbers = {name: b"clip%d" % number for number, name in enumerate(names, start=1)}
-    return re.sub(rb"(?<=[\"#])p[0-9a-f]{10}(?=[\")])", lambda found: numbers.get(found[0], found[0]), svg)
+    return re.sub(rb"(?<=[\"#])p[0-9a-f]{10}(?=[\")])", lambda name: numbers.get(name[0], name[0]), svg)
 
 
 def write(figure: "Figure", path: Path) -> None:
@@ -241,11 +209,6 @@ def write(figure: "Figure", path: Path) -> None:
         SimnetError: it cannot be written, or is no figure by its ending.
     """
     write_file(path, image(figure, format_of(path)))
-
-
-def label(text: str, characters: int = LABEL_CHARACTERS) -> str:
-    """Return text of a user, shortened for an axis or a legend."""
-    return clipped(printable(text), characters)
 
 
 def plain_numbers(axis: "Axis") -> None:

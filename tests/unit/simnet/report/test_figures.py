@@ -167,8 +167,3 @@ def test_an_ending_that_is_no_figure_is_refused_before_anything_is_drawn() -> No
     assert figure.format_of(Path("a.PNG")) == "png"
     with pytest.raises(SimnetError, match=r"^x.jpg: '.jpg': a figure is a .png, .pdf or .svg file; name one"):
         figure.format_of(Path("x.jpg"))
-
-
-def test_text_of_users_is_clipped_and_cannot_break_lines() -> None:
-    assert figure.label("a\nb\x1b") == "a b?"
-    assert figure.label("x" * 100) == "x" * 33 + "..."
