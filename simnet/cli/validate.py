@@ -154,12 +154,12 @@ def _check(output: Path | None, names: tuple[str, ...]) -> None:
 def _write(outcomes: "Sequence[Outcome]", evidence: "Evidence", output: Path) -> None:
     """Write the page, its data and its figures."""
     from simnet.core.files import write_file
-    from simnet.report import figures, validation_page
+    from simnet.report import figures, validation
     from simnet.validation import published_rows
 
     for outcome in outcomes:
-        write_file(output / "figures" / validation_page.figure_name(outcome), figures.published(outcome), output)
-    page = validation_page.page(outcomes, published_rows.load().rows, evidence)
-    for name, text in {PAGE: page, **validation_page.data(outcomes, evidence)}.items():
+        write_file(output / "figures" / validation.figure_name(outcome), figures.published(outcome), output)
+    page = validation.page(outcomes, published_rows.load().rows, evidence)
+    for name, text in {PAGE: page, **validation.data(outcomes, evidence)}.items():
         write_file(output / name, text.encode(), output)
     tell(f"wrote {output / PAGE}, its data and {len(outcomes)} figures")

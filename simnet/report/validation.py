@@ -1,33 +1,41 @@
-"""Published sets for people: their numbers as text, in the terminal as on the page, and as data."""
+"""Published sets for people: a page for a terminal, a page in Markdown with the files that it links to, and data."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
-from simnet.calibration.comparison import coverage
+from simnet.calibration import comparison
+from simnet.calibration.comparison import by_series, mean_error, worst_error
+from simnet.core import templates
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
 from simnet.report.text import percent
+from simnet.validation import coverage
+from simnet.validation.coverage import Evidence, Quantity
 from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
 from simnet.validation.published_rows import PublishedRow
 
 DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
-SUMMARY = (
-    Column("set", width=16),
-    Column("calibrated", "right", width=11, gap=0),
-    Column("predicted", "right", width=11, gap=0),
-    Column("mean", "right", width=9, gap=0),
-    Column("worst", "right", width=9, gap=0),
-    Column("inside 90 %", "right", width=12, gap=1),
-    Column("target", width=25, gap=3),
-    Column("result"),
-)
+WIDTHS = ((16, 2), (11, 0), (11, 0), (9, 0), (9, 0), (12, 1), (25, 3))
+"""Of the columns of the summary in a terminal, and the gaps before them."""
+ROW_HEADS = ("set", "row", "unit", "predicted", "measured", "error", "low", "high", "file", "lines", "source")
 
 
 def validation_page(outcomes: Sequence[Outcome]) -> Page:
     """Return every set with its parameters and rows, and a summary at the end."""
     blocks = [block for outcome in outcomes for block in (*_set(outcome), "")]
-    return Page([*blocks, *_summary(outcomes)])
+    heads = ("set", "calibrated", "predicted", "mean", "worst", "inside 90 %", "target")
+    sides = ("left", *["right"] * 5, "left")
+    columns = [
+        Column(head, side, width=width, gap=gap)  # type: ignore[arg-type]
+        for head, side, (width, gap) in zip(heads, sides, WIDTHS, strict=True)
+    ]
+    rows = ((outcome.name, *_summary_cells(outcome), _result_text(outcome)) for outcome in outcomes)
+    blocks.append(Table([*columns, "result"], rows))
+    if speedups := _speedup_sentences(outcomes):
+        blocks += ["", "speedups:", *(f"  {sentence}" for sentence in speedups)]
+    return Page(blocks)
 
 
 def _set(outcome: Outcome) -> Iterator[str | Table]:
@@ -35,35 +43,33 @@ def _set(outcome: Outcome) -> Iterator[str | Table]:
     yield "  calibrated:"
     for parameter in outcome.parameters:
         yield f"    {parameter.part}: {parameter.key} = {parameter.text}, {parameter.how}: {rows_text(parameter.rows)}"
+    unit = outcome.unit
     columns = (
-        Column("predicted rows", width=max(len(prediction.label) for prediction in outcome.predictions)),
+        Column("predicted rows", width=max(len(row.label) for row in outcome.predictions)),
         Column("predicted", "right", width=14),
         Column("measured", "right", width=10),
         Column("error", "right", width=9),
         Column("90 % interval", "right", width=18),
-        Column(f"[{outcome.unit}]", gap=3),
+        Column(f"[{unit}]", gap=3),
     )
-    yield Table(columns, ((one.label, *cells(one, outcome.unit), "") for one in outcome.predictions), indent=2)
+    rows = (
+        (
+            row.label, predicted_text(row, unit), value_text(row.measured, unit), error_text(row),
+            _range_text(row.interval, unit), "",
+        )
+        for row in outcome.predictions
+    )  # fmt: skip
+    yield Table(columns, rows, indent=2)
 
 
-def _summary(outcomes: Sequence[Outcome]) -> Iterator[str | Table]:
-    rows = ((outcome.name, *summary_cells(outcome), result_text(outcome)) for outcome in outcomes)
-    yield Table(SUMMARY, rows)
-    if speedups := speedup_sentences(outcomes):
-        yield ""
-        yield "speedups:"
-        yield from (f"  {each}" for each in speedups)
-
-
-def summary_cells(outcome: Outcome) -> tuple[str, ...]:
-    """Return how many rows were fitted and predicted, both errors, and the target."""
-    counts = str(len(outcome.calibration_rows)), str(len(outcome.predictions))
-    errors = error_texts(outcome, outcome.mean, outcome.worst)
+def _summary_cells(outcome: Outcome) -> tuple[str, ...]:
+    """Return how many rows were fitted and predicted, both errors, how many values are inside, and the target."""
     return (
-        *counts,
-        *errors,
-        inside_text(coverage(outcome.predictions)),
-        limit_text(outcome.target, band=is_band(outcome)),
+        str(len(outcome.calibration_rows)),
+        str(len(outcome.predictions)),
+        *_error_texts(outcome, outcome.predictions),
+        inside_text(comparison.coverage(outcome.predictions)),
+        limit_text(outcome.target, band=_is_band(outcome)),
     )
 
 
@@ -72,7 +78,7 @@ def inside_text(inside: tuple[int, int]) -> str:
     return "{} of {}".format(*inside) if inside[1] else ""
 
 
-def result_text(outcome: Outcome) -> str:
+def _result_text(outcome: Outcome) -> str:
     """Return whether the target is met, and whether the set is worse than it was."""
     bound = limit_text(outcome.bound, band=False)
     if not outcome.holds:
@@ -80,19 +86,9 @@ def result_text(outcome: Outcome) -> str:
     return outcome.status if outcome.status == "met" else f"{outcome.status} (held to {bound})"
 
 
-def speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
+def _speedup_sentences(outcomes: Sequence[Outcome]) -> list[str]:
     """Return how well speedups are predicted, of each set that predicts one."""
     return [text for outcome in outcomes if (text := outcome.text("speedups"))]
-
-
-def cells(prediction: Prediction, unit: Unit) -> tuple[str, str, str, str]:
-    """Return predicted, measured, error and interval."""
-    return (
-        predicted_text(prediction, unit),
-        value_text(prediction.measured, unit),
-        error_text(prediction),
-        _range_text(prediction.interval, unit) if prediction.interval else "",
-    )
 
 
 def value_text(value: float, unit: Unit) -> str:
@@ -103,11 +99,11 @@ def value_text(value: float, unit: Unit) -> str:
 
 def predicted_text(prediction: Prediction, unit: Unit) -> str:
     """Return the predicted value without its unit; of a band its two ends: "1.6 to 19.5"."""
-    return _range_text(prediction.band, unit) if prediction.band else value_text(prediction.predicted, unit)
+    return _range_text(prediction.band, unit) or value_text(prediction.predicted, unit)
 
 
-def _range_text(ends: tuple[float, float], unit: Unit) -> str:
-    return " to ".join(value_text(end, unit) for end in ends)
+def _range_text(ends: tuple[float, float] | None, unit: Unit) -> str:
+    return " to ".join(value_text(end, unit) for end in ends or ())
 
 
 def error_text(prediction: Prediction) -> str:
@@ -125,12 +121,13 @@ def limit_text(limit: Limit | None, *, band: bool) -> str:
     return ", ".join(f"{name} ≤ {100 * value:g} %" for name, value in named if value is not None)
 
 
-def error_texts(outcome: Outcome, mean: float, worst: float) -> tuple[str, str]:
-    """Return a mean and a worst error of a set; inside a band there is none."""
-    return ("inside", "inside") if is_band(outcome) and worst == 0 else (percent(mean), percent(worst))
+def _error_texts(outcome: Outcome, predictions: Sequence[Prediction]) -> tuple[str, str]:
+    """Return mean and worst error of predictions of a set; inside a band there is none."""
+    mean, worst = mean_error(predictions), worst_error(predictions)
+    return ("inside", "inside") if _is_band(outcome) and worst == 0 else (percent(mean), percent(worst))
 
 
-def is_band(outcome: Outcome) -> bool:
+def _is_band(outcome: Outcome) -> bool:
     """Return whether the set predicts bands."""
     return all(prediction.band is not None for prediction in outcome.predictions)
 
@@ -155,17 +152,169 @@ def _ranges(numbers: list[int]) -> str:
     return ", ".join(texts)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RowUsage:
+    """All published rows, and the keys of the used ones; one set may fit a row that another predicts."""
+
+    rows: tuple[PublishedRow, ...]
+    calibrated: frozenset[str]
+    predicted: frozenset[str]
+
+    @property
+    def used(self) -> int:
+        """Number of rows that a set uses."""
+        return len(self.rows) - len(self.unused)
+
+    @property
+    def unused(self) -> tuple[PublishedRow, ...]:
+        """Rows that no set uses."""
+        return tuple(row for row in self.rows if row.key not in self.calibrated | self.predicted)
+
+
+def usage_of(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> RowUsage:
+    """Return which rows the sets use; a quotient of two rows uses both."""
+    known = {row.key for row in rows}
+    calibrated = {row.key for outcome in outcomes for row in outcome.calibration_rows}
+    # "file:4, 9" stands for lines 4 and 9.
+    keys = (row.row.key.partition(":") for outcome in outcomes for row in outcome.predictions)
+    predicted = {f"{file}:{line}" for file, _, lines in keys for line in lines.split(", ")}
+    return RowUsage(rows=rows, calibrated=frozenset(calibrated & known), predicted=frozenset(predicted & known))
+
+
+def page(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...], evidence: Evidence | None = None) -> str:
+    """Return the page; its links expect the figures in `figures/`.
+
+    Args:
+        outcomes: the sets, in order.
+        rows: all published rows, used or not.
+        evidence: what the intervals are made of; without it the page says nothing of them.
+    """
+    used = usage_of(outcomes, rows)
+    facts = {
+        "outcomes": outcomes,
+        "intervals": _intervals(outcomes, evidence) if evidence else None,
+        "summary": _summary(outcomes),
+        "missed": [outcome for outcome in outcomes if outcome.status == "MISSED"],
+        "notes": any(outcome.text("caveat") for outcome in outcomes),
+        "speedups": _speedup_sentences(outcomes),
+        "used": used,
+        "unused": rows_text(used.unused),
+        "percent": percent,
+        "limit_text": limit_text,
+        "figure_name": figure_name,
+    }
+    return templates.page("validation.md", facts)
+
+
+def data(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, str]:
+    """Return the files that the page links to, by name: every row of every set as CSV."""
+    held = {source: inside_text(inside) for source, inside in coverage.by_source(outcomes).items()}
+    predictions = [(row, outcome) for outcome in outcomes for row in outcome.predictions]
+    fitted = [
+        (outcome.name, row.part, row.key, row.text, row.how, rows_text(row.rows))
+        for outcome in outcomes
+        for row in outcome.parameters
+    ]
+    # Of sets with several series of several rows.
+    series = [
+        (outcome.name, name, percent(mean_error(rows)), percent(worst_error(rows)))
+        for outcome in outcomes
+        for groups in [by_series(outcome.predictions)]
+        if 1 < len(groups) < len(outcome.predictions)
+        for name, rows in groups.items()
+    ]
+    alternatives = [
+        (outcome.name, model.variant, model.calibrated_on, *_error_texts(outcome, model.predictions))
+        for outcome in outcomes
+        for model in outcome.alternatives
+    ]
+    # How wide intervals are without each publication, and how many of its values they hold.
+    publications = [
+        (source, *(_width_text(evidence, kind, source) for kind in ("time", "speedup")), held.get(source, ""))
+        for source in (*held, "none")
+    ]
+    intervals = [
+        (name, f"{inside} of {total} ({percent(inside / total)})")
+        for name, (inside, total) in coverage.alternatives(outcomes, evidence).items()
+    ]
+    tables = {
+        "validation": Table(ROW_HEADS, [_prediction_cells(row, outcome) for row, outcome in predictions]),
+        "validation-fitted": Table(("set", "part", "key", "value", "how", "from rows"), fitted),
+        "validation-series": Table(("set", "series", "mean error", "worst error"), series),
+        "validation-alternatives": Table(("set", "model", "calibrated on", "mean error", "worst error"), alternatives),
+        "validation-publications": Table(
+            ("publication left out", "times", "speedups", "its values inside"), publications
+        ),
+        "validation-intervals": Table(("intervals", "values inside"), intervals),
+    }
+    return {f"data/{name}.csv": table.csv() for name, table in tables.items()}
+
+
+def _prediction_cells(row: Prediction, outcome: Outcome) -> tuple[str, ...]:
+    unit = outcome.unit
+    low, high = (value_text(end, unit) for end in row.interval) if row.interval else ("", "")
+    file, _, lines = row.row.key.partition(":")
+    return (
+        outcome.name, row.label, unit, predicted_text(row, unit), value_text(row.measured, unit), error_text(row),
+        low, high, file, lines, row.row.source,
+    )  # fmt: skip
+
+
+def _width_text(evidence: Evidence, kind: Quantity, without: str = "") -> str:
+    return f"within a factor {math.exp(evidence.width(kind, without=without)):.2f}"
+
+
+def _intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, object]:
+    """Return what the page says of intervals: how many hold, how wide they are, and what others would hold."""
+    inside, total = coverage.share_inside(outcomes)
+    return {
+        "inside": inside,
+        "rows": total,
+        "target": coverage.TARGET,
+        "weak": [
+            f"{source} ({inside_text(share)})"
+            for source, share in coverage.by_source(outcomes).items()
+            if share[0] < coverage.TARGET[0] * share[1]
+        ],
+        "is_met": coverage.meets_target(outcomes),
+        "spread": coverage.run_to_run(),
+        "times": evidence.inside("time"),
+        "speedups": evidence.inside("speedup"),
+        "time_width": _width_text(evidence, "time"),
+        "speedup_width": _width_text(evidence, "speedup"),
+    }
+
+
+def figure_name(outcome: Outcome) -> str:
+    """Return the file name of a set's figure."""
+    return f"validation_{outcome.name}.png"
+
+
+def _summary(outcomes: Sequence[Outcome]) -> str:
+    rows = []
+    for outcome in outcomes:
+        verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
+        star = "\\*" if outcome.text("caveat") else ""
+        *cells, target = _summary_cells(outcome)
+        result = target if outcome.status == "no target" else f"{verdict}{star}: {target}"
+        # The anchor that a Markdown reader gives the heading.
+        slug = "".join(c for c in outcome.title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
+        rows.append((f"[{outcome.title}](#{slug})", *cells, result))
+    heads = ("set", "calibrated", "predicted", "mean error", "worst", "inside 90 %", "target")
+    return Table(heads, rows).markdown()
+
+
 def to_object(outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return sets as data."""
     return {
         "holds": all(outcome.holds for outcome in outcomes),
-        "coverage": _coverage_object([one for outcome in outcomes for one in outcome.predictions]),
+        "coverage": _coverage_object([row for outcome in outcomes for row in outcome.predictions]),
         "sets": [_object(outcome) for outcome in outcomes],
     }
 
 
 def _coverage_object(predictions: Sequence[Prediction]) -> dict[str, int]:
-    inside, rows = coverage(predictions)
+    inside, rows = comparison.coverage(predictions)
     return {"inside": inside, "rows": rows}
 
 

@@ -22,7 +22,7 @@ from simnet.engine import intervals
 from simnet.engine import scenario as scenarios
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.report import validation_page
+from simnet.report import validation
 from simnet.strategies import OneBitAdam
 from simnet.validation import coverage, published_rows, shipped_parts
 from simnet.validation import published as sets
@@ -142,7 +142,7 @@ def test_the_speedups_that_lean_on_a_calibrated_point_are_marked() -> None:
 
 @pytest.mark.slow
 def test_every_published_row_is_used_by_some_set() -> None:
-    found = validation_page.usage_of([outcome(name) for name in sets.names()], published_rows.load().rows)
+    found = validation.usage_of([outcome(name) for name in sets.names()], published_rows.load().rows)
     assert found.unused == ()
     assert found.used == len(published_rows.load().rows)
 
@@ -358,8 +358,8 @@ def test_the_committed_page_the_intervals_and_the_shipped_error_of_the_model_are
     evidence = coverage.find_evidence(outcomes)
     every = coverage.with_intervals(outcomes, evidence)
 
-    made = {"validation.md": validation_page.page(every, published_rows.load().rows, evidence)}
-    for name, text in (made | validation_page.data(every, evidence)).items():
+    made = {"validation.md": validation.page(every, published_rows.load().rows, evidence)}
+    for name, text in (made | validation.data(every, evidence)).items():
         committed = (ROOT / "docs" / "evidence" / name).read_text(encoding="utf-8")
         assert committed == text, f"{name}: regenerate it: simnet validate --published -o docs/evidence"
 
@@ -386,7 +386,7 @@ def test_the_committed_page_the_intervals_and_the_shipped_error_of_the_model_are
 def test_every_set_has_a_committed_figure() -> None:
     for name in sets.names():
         assert (
-            (ROOT / "docs" / "evidence" / "figures" / validation_page.figure_name(outcome(name)))
+            (ROOT / "docs" / "evidence" / "figures" / validation.figure_name(outcome(name)))
             .read_bytes()
             .startswith(b"\x89PNG")
         )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simnet.core import files
-from simnet.report import validation, validation_page
+from simnet.report import validation
 from simnet.validation import published as sets
 from simnet.validation import published_rows
 from simnet.validation.outcome import Limit, Outcome, Parameter, Prediction
@@ -103,7 +103,7 @@ def test_pages_and_tables_are_the_committed_ones() -> None:
         ("whole", [plain], (row(2), row(3))),
     ):
         assert_golden(f"validation_{name}.txt", str(validation.validation_page(sets_)))
-        page = validation_page.page(sets_, unused)
+        page = validation.page(sets_, unused)
         assert_golden(f"validation_{name}_page.txt", page.partition("## Summary\n\n")[2].partition("\n\n## ")[0])
 
 
