@@ -1,7 +1,7 @@
 """An advice: on one screen, as the whole ranking, and as JSON."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from simnet.analysis import published_convergence
@@ -16,6 +16,7 @@ from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import Scenario, to_dict
+from simnet.report.chart import GBIT
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
@@ -69,11 +70,16 @@ def advice_page(advice: Advice) -> Page:
     texts = answer(advice)
     first = {label: texts.pop(label) for label in FIRST if label in texts}
     *tables, end = answer_table(advice).within(WIDTH)
-    below = [*_footnotes(advice), end, *_said_lines(texts)]
-    return Page([*heading(advice), "", *_said_lines(first), "", *tables, *below])
+    footnotes = [
+        line
+        for number, row in enumerate(_doubtful(advice), start=1)
+        for line in hanging(f"({number}) ", f"{row.verdict}{_why(row)}")
+    ]
+    above = [*heading(advice), "", *_paragraphs(first), ""]
+    return Page([*above, *tables, *footnotes, end, *_paragraphs(texts)])
 
 
-def _said_lines(texts: dict[str, str]) -> list[str]:
+def _paragraphs(texts: dict[str, str]) -> list[str]:
     """Return the paragraphs under their labels; a line of Python begins a new one, so that it can be pasted."""
     lines = []
     for label, text in texts.items():
@@ -87,16 +93,25 @@ def _said_lines(texts: dict[str, str]) -> list[str]:
 
 def ranking_page(advice: Advice) -> Page:
     """Return all systems, the fastest first, with what could not be predicted and the notes."""
-    left_out = [line for text in _left_out(advice) for line in hanging("not predicted: ", text)]
-    too_large = [line for text in _too_large(advice) for line in hanging("does not fit: ", text)]
-    notes = notes_lines([[one for one in row.notes if repair_in(one) is None] for row in advice.systems])
-    notes += hanging("note: ", OF_CHOICES) if advice.iterations else []
-    published = hanging("published: ", PUBLISHED + ".")
-    return Page([*heading(advice), "", *advice_table(advice).within(WIDTH), *left_out, *too_large, *notes, *published])
+    variants = systems()
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for name, reason in advice.left_out:
+        kind = variants[name][0].kind if name in variants else RecordedStep.__struct_config__.tag
+        text = reason.removeprefix(f"strategy.kind: {kind!r}: ")
+        reasons.setdefault(("not predicted: ", text), []).append(name)
+    for row in advice.systems:
+        for repair in filter(None, map(repair_in, row.notes)):
+            reasons.setdefault(("does not fit: ", repair), []).append(f"{row.name} ({_memory(row)})")
+    # Each reason stands once, after all systems that it keeps out.
+    below = [line for (label, text), names in reasons.items() for line in hanging(label, f"{', '.join(names)}: {text}")]
+    below += notes_lines([[note for note in row.notes if repair_in(note) is None] for row in advice.systems])
+    below += hanging("note: ", OF_CHOICES) if advice.iterations else []
+    below += hanging("published: ", f"{PUBLISHED}.")
+    return Page([*heading(advice), "", *advice_table(advice).within(WIDTH), *below])
 
 
 def heading(advice: Advice) -> list[str]:
-    """Return workload and cluster, and both references."""
+    """Return workload and cluster, and both references: tuned DDP with how it is tuned, and the flat one of papers."""
     scenario, cluster = advice.scenario, advice.scenario.cluster
     nics = "" if cluster.nics_per_node == 1 else f"{cluster.nics_per_node} x "
     network = f"NIC {nics}{cluster.inter_node.bytes_per_s.text()} per node" if cluster.num_nodes > 1 else "one node"
@@ -105,27 +120,19 @@ def heading(advice: Advice) -> list[str]:
     batch = f"{count_text(scenario.workload.batch_per_rank, 'sample')} per GPU"
     accumulated = f" x {scenario.grad_accumulation}" if scenario.grad_accumulation > 1 else ""
     where = f"{nodes_text(cluster.num_nodes)} x {gpus}, {network}, {batch}{accumulated} (simulated)"
-    faults = list(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.all_faults))
-    as_it_is = f"With faults: {', '.join(faults)}; medians of {advice.iterations} steps." if faults else ""
-    return [
+    row, flat = advice.baseline_system, "which does not fit: nothing is compared with it"
+    if advice.plain_iteration_s is not None:
+        flat = f"a ring, default buckets: {format_seconds(advice.plain_iteration_s)} a step"
+    variant = row.label.removeprefix("DDP" if row.is_dense else row.strategy.title).lstrip(" ,")
+    tuned = f"{advice.tuned_name} ({variant}{_cut(row, advice)}: {format_seconds(row.iteration_s)} a step)"
+    lines = [
         *hanging("", f"{workload_title(scenario)} on {where}"),
-        *hanging("", f"Compared with {tuned_text(advice)} and {flat_text(advice)}."),
-        *hanging("", as_it_is)[: bool(as_it_is) * 2],
+        *hanging("", f"Compared with {tuned} and {advice.flat_name} ({flat})."),
     ]
-
-
-def flat_text(advice: Advice) -> str:
-    """Return the reference that papers compare with, with its step."""
-    if advice.plain_iteration_s is None:
-        return f"{advice.flat_name} (which does not fit: nothing is compared with it)"
-    return f"{advice.flat_name} (a ring, default buckets: {format_seconds(advice.plain_iteration_s)} a step)"
-
-
-def tuned_text(advice: Advice) -> str:
-    """Return the reference at its best: "tuned DDP (bf16, hierarchical: 372.2 ms a step)"."""
-    row = advice.baseline_system
-    what = row.label.removeprefix("DDP" if row.is_dense else row.strategy.title).lstrip(" ,")
-    return f"{advice.tuned_name} ({what}{_cut(row, advice)}: {format_seconds(row.iteration_s)} a step)"
+    if faults := list(dict.fromkeys(fault.title or tag_of(fault) for fault in cluster.all_faults)):
+        # Two lines at most: a list of faults would hide the answer.
+        lines += hanging("", f"With faults: {', '.join(faults)}; medians of {advice.iterations} steps.")[:2]
+    return lines
 
 
 def _cut(row: RankedSystem, advice: Advice) -> str:
@@ -139,32 +146,24 @@ def answer_table(advice: Advice) -> Table:
         Column("changes"), Column("best"), Column("step", "right"),
         Column("over tuned (90 %)", "right"), Column("over flat", "right"), Column("pays with NICs"),
     )  # fmt: skip
-    marked = {row.name: number for number, (row, _) in enumerate(_doubtful(advice), start=1)}
-    rows = []
-    for one in advice.choices:
-        row = one.system
-        mark = f" ({marked[row.name]})" if row.name in marked else " <- use" if row is advice.used else ""
-        pays = ranges_text(row.pays_in) if row.verdict == "pays" and row.pays_in else "-"
-        rows.append((CHANGES[one.mathematics], _name(row, advice) + mark, *_step(row, advice), pays))
+    marks = {row.name: f" ({number})" for number, row in enumerate(_doubtful(advice), start=1)}
     tuned = advice.baseline_system
-    if tuned.name not in {one.system.name for one in advice.choices}:
-        mark = " <- use" if tuned is advice.used else ""
-        rows.append(("reference", _name(tuned, advice) + mark, *_step(tuned, advice), "-"))
+    systems_by_change = [(CHANGES[choice.mathematics], choice.system) for choice in advice.choices]
+    if tuned.name not in {row.name for _, row in systems_by_change}:
+        systems_by_change.append(("reference", tuned))
+    rows = []
+    for change, row in systems_by_change:
+        name = advice.tuned_name if row is tuned else row.name
+        mark = marks.get(row.name, " <- use" if row is advice.used else "")
+        pays = ranges_text(row.pays_in) if row.verdict == "pays" and row.pays_in and change != "reference" else "-"
+        rows.append((change, name + mark, _time(row), _over_tuned(row), _over_flat(row, advice), pays))
     return Table(columns, rows)
 
 
-def _name(row: RankedSystem, advice: Advice) -> str:
-    """Return the name of a system, or that of the reference."""
-    return advice.tuned_name if row is advice.baseline_system else row.name
-
-
-def _step(row: RankedSystem, advice: Advice) -> tuple[str, str, str]:
-    """Return the step of a system, if it fits, and its speedup over both references."""
-    return _time(row), _over_tuned(row), _over_flat(row, advice)
-
-
 def _over_tuned(row: RankedSystem) -> str:
-    return speedup_text(row.speedup.value) + _interval(row) if row.may_fit else "-"
+    """Return the speedup over the tuned reference, with its interval."""
+    between = " ({:.2f} to {:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
+    return speedup_text(row.speedup.value) + between if row.may_fit else "-"
 
 
 def _over_flat(row: RankedSystem, advice: Advice) -> str:
@@ -177,38 +176,27 @@ def _time(row: RankedSystem) -> str:
     return format_seconds(row.iteration_s) if row.may_fit else "does not fit"
 
 
-def _interval(row: RankedSystem) -> str:
-    return " ({:.2f} to {:.2f})".format(*row.speedup.interval) if row.speedup.interval else ""
-
-
-def _doubtful(advice: Advice) -> list[tuple[RankedSystem, str]]:
-    """Return the best of each change that is faster than the reference, but does not surely pay, with its verdict."""
-    best = [one.system for one in advice.choices]
-    return [(row, row.verdict) for row in best if row.verdict not in {"pays", "does not pay"}]
-
-
-def _footnotes(advice: Advice) -> Iterator[str]:
-    for number, (row, verdict) in enumerate(_doubtful(advice), start=1):
-        yield from hanging(f"({number}) ", f"{verdict}{_why(row)}")
+def _doubtful(advice: Advice) -> list[RankedSystem]:
+    """Return the best of each change that is faster than the reference, but does not surely pay."""
+    best = [choice.system for choice in advice.choices]
+    return [row for row in best if row.verdict not in {"pays", "does not pay"}]
 
 
 def _why(row: RankedSystem) -> str:
     """Return what a doubt comes from, behind a colon."""
+    if row.verdict == NOT_TIMED and row.speedup.unmeasured:
+        return f": {', '.join(row.speedup.unmeasured)}; it pays if they add less than {format_seconds(row.headroom_s)}"
     if row.verdict == NOT_TIMED:
-        if row.speedup.unmeasured:
-            return (
-                f": {', '.join(row.speedup.unmeasured)}; it pays if they add less than {format_seconds(row.headroom_s)}"
-            )
         return f": {speedup_text(row.speedup.if_kernels_slow)} if they take {SLOW_KERNEL_FACTOR:.2g} times the estimate"
-    missed = [one for one in row.records if one.is_missed]
-    if missed:
-        tasks = (f"{one.task} ({one.num_reached} of {one.num_trainings} runs reached it)" for one in missed)
+    if missed := [record for record in row.records if record.is_missed]:
+        tasks = (f"{task.task} ({task.num_reached} of {task.num_trainings} runs reached it)" for task in missed)
         return f": missed it in {', '.join(tasks)}"
     if row.verdict == UNKNOWN:
-        found = next(iter(published_convergence.of({row.strategy.kind})), None)
-        source = f" here; published trainings: {found.source.removesuffix(', abstract')}" if found else ""
-        return source or ": nobody has trained it here"
-    late = [f"{one.task} {one.speedup.value:.2f}" for one in row.records if one.speedup]
+        published = next(iter(published_convergence.of({row.strategy.kind})), None)
+        if published is None:
+            return ": nobody has trained it here"
+        return f" here; published trainings: {published.source.removesuffix(', abstract')}"
+    late = [f"{record.task} {record.speedup.value:.2f}" for record in row.records if record.speedup]
     return f": to the target {', '.join(late)}" if late and row.speedup.verdict == "pays" else ""
 
 
@@ -216,7 +204,7 @@ def answer(advice: Advice) -> dict[str, str]:
     """Return what the advice says, a paragraph by label; labels without anything to say are left out."""
     row, use = advice.answer, advice.used
     about = use if row is None or row.verdict == "does not pay" else row
-    said = {
+    texts = {
         "Answer": _answer(advice, row),
         "Doubt": _doubt(advice, use),
         "Kernels": _kernels(about),
@@ -229,7 +217,7 @@ def answer(advice: Advice) -> dict[str, str]:
         "Surer": _surer(advice, about),
         "More": f"--all ({len(advice.systems)} systems, their notes), --time-to-target CURVES, --plot FILE",
     }
-    return {label: text for label, text in said.items() if text}
+    return {label: text for label, text in texts.items() if text}
 
 
 def to_use(row: RankedSystem, advice: Advice) -> str:
@@ -238,29 +226,31 @@ def to_use(row: RankedSystem, advice: Advice) -> str:
     lines = calls(row.strategy, workload)
     if row.batches.gradient_as_bucket_view:
         lines = with_bucket_views(lines)
-    first = ["import binsgdm"] if any("binsgdm." in line for line in lines) else []
+    if any("binsgdm." in line for line in lines):
+        lines = ("import binsgdm", *lines)
     remarks = [_cut(row, advice).removeprefix(", ")]
     if usable is not None:
         clips = not takes_clipping(row.strategy)
         how = "for clipping: overlap=False" if clips else calls(usable.strategy, workload)[-1].removeprefix("# ")
         remarks.append(f"{how}, {_time(usable)} ({speedup_text(usable.speedup.value)})")
     remark = "; ".join(filter(None, remarks))
-    return "\n".join([*first, *lines, *([f"# {remark}"] if remark else [])])
+    return "\n".join([*lines, *([f"# {remark}"] if remark else [])])
 
 
 def _answer(advice: Advice, row: RankedSystem | None) -> str:
     if row is None:
         why = "nothing else fits the GPU" if advice.others else "nothing else was asked for"
         return f"use {advice.tuned_name}{_cut(advice.baseline_system, advice)}: {why}."
-    _, over_tuned, over_flat = _step(row, advice)
+    over_tuned = _over_tuned(row)
     beyond = f"; {row.name} gains more: {why}" if (why := advice.gains_beyond(row)) else ""
-    limit = f"{advice.tuned_name} without communication: {speedup_text(advice.speedup_without_comm)}{beyond}."
-    limit = capitalized(limit)
+    limit = capitalized(
+        f"{advice.tuned_name} without communication: {speedup_text(advice.speedup_without_comm)}{beyond}."
+    )
     times, tuning = f"{over_tuned} over {advice.tuned_name}", ""
     if advice.plain_iteration_s is not None:
         gain = advice.plain_iteration_s / advice.baseline_system.iteration_s
+        times += f", {_over_flat(row, advice)} over {advice.flat_name}"
         tie = ", a tie" if gain < PAYS else ""
-        times += f", {over_flat} over {advice.flat_name}"
         tuning = f"{advice.tuned_name} alone is {speedup_text(gain)} over {advice.flat_name}{tie}."
     if row is advice.best:
         return f"{row.label} pays: {times}. {limit} {capitalized(tuning)}".rstrip()
@@ -280,12 +270,14 @@ def _doubt(advice: Advice, use: RankedSystem) -> str:
         "compute": compute in {"measured", "given"},
     }
     missing = [part for part, is_measured in measured.items() if not is_measured]
-    all_missing = len(missing) == len(measured)
-    said = ["nothing measured on your GPUs" if all_missing else f"unmeasured: {', '.join(missing)}"] if missing else []
-    if use.needs_training and not any(one.is_of_user for one in use.records):
-        said.append("trained small only" if use.records else "not trained here")
+    doubts = []
+    if missing:
+        everything = len(missing) == len(measured)
+        doubts.append("nothing measured on your GPUs" if everything else f"unmeasured: {', '.join(missing)}")
+    if use.needs_training and not any(record.is_of_user for record in use.records):
+        doubts.append("trained small only" if use.records else "not trained here")
     test = " Test it: simnet advise FILE --proof DIR" if scenario.cluster.world_size > 1 else ""
-    return f"{'; '.join(said)}.{test}" if said else ""
+    return f"{'; '.join(doubts)}.{test}" if doubts else ""
 
 
 def _kernels(row: RankedSystem) -> str:
@@ -307,11 +299,11 @@ def _loss(row: RankedSystem) -> str:
         missed = [task for task, has_missed in row.missed_otherwise.items() if has_missed]
         otherwise = f"; in another it missed the target in {', '.join(missed)}" if missed else ""
         return f"nobody has trained {row.name}{form}{otherwise}."
-    reached = sum(one.num_reached for one in row.records)
-    runs = sum(one.num_trainings for one in row.records)
-    sooner = [one.speedup.value for one in row.records if one.speedup]
+    reached = sum(record.num_reached for record in row.records)
+    runs = sum(record.num_trainings for record in row.records)
+    sooner = [record.speedup.value for record in row.records if record.speedup]
     ends = f"; {min(sooner):.2f} to {max(sooner):.2f}x sooner than DDP" if sooner else ""
-    tasks = f"{', '.join(one.task for one in row.records)}"
+    tasks = ", ".join(record.task for record in row.records)
     return f"{row.name} met {reached} of {runs} targets: {tasks}{ends}."
 
 
@@ -326,48 +318,48 @@ def _tail(advice: Advice) -> str:
 def _batches(advice: Advice) -> str:
     if len(advice.accumulated) < 2 or advice.answer is None:
         return ""
-    given = advice.scenario.grad_accumulation
-    found = ", ".join(f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
+    speedups = ", ".join(f"{point.speedup:.2f}x with {point.micro_batches}" for point in advice.accumulated)
     alike = ", without faults" if advice.iterations else ""
-    by = f"by micro-batches per step (as here {given}{alike})"
-    return f"{advice.answer.name} over {advice.tuned_name} {by}: {found}."
+    by = f"by micro-batches per step (as here {advice.scenario.grad_accumulation}{alike})"
+    return f"{advice.answer.name} over {advice.tuned_name} {by}: {speedups}."
 
 
 def _runs(row: RankedSystem, advice: Advice) -> str:
     """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
     rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
     tokens = advice.scenario.workload.tokens_per_sample
-    said = [throughput_text(rate) + (f" ({tokens_text(rate, tokens)})" if tokens else "")]
+    parts = [throughput_text(rate) + (f" ({tokens_text(rate, tokens)})" if tokens else "")]
     if row.memory is not None:
         of = f" of {format_bytes(row.memory.gpu_bytes)}" if row.memory.gpu_bytes else " a GPU"
         unknown = f" without {' and '.join(row.memory.unknown)}" if row.memory.unknown else ""
-        said.insert(0, f"{format_bytes(row.memory.total_bytes)}{of}{unknown}")
-    said += [] if mfu is None else [f"MFU {percent(mfu)}"]
+        parts.insert(0, f"{format_bytes(row.memory.total_bytes)}{of}{unknown}")
+    if mfu is not None:
+        parts.append(f"MFU {percent(mfu)}")
     if days is not None:
         price = f", {cost:,.0f} at {advice.price_per_gpu_hour:g} per GPU hour" if cost is not None else ""
-        said.append(f"{advice.samples:,.3g} samples in {days:,.3g} days{price}")
-    return f"{', '.join(said)}."
+        parts.append(f"{advice.samples:,.3g} samples in {days:,.3g} days{price}")
+    return f"{', '.join(parts)}."
 
 
 def _others(advice: Advice, row: RankedSystem | None) -> str:
     """Say how many other systems have which verdict, and name the first of those that pay or may."""
-    others = [one for one in advice.others if one is not row and one.may_fit]
     groups: dict[str, list[RankedSystem]] = {}
-    for other in others:
-        groups.setdefault(VERDICTS.get(other.verdict, "in doubt"), []).append(other)
-    said = []
+    for other in advice.others:
+        if other is not row and other.may_fit:
+            groups.setdefault(VERDICTS.get(other.verdict, "in doubt"), []).append(other)
+    counts = []
     for verdict, rows in groups.items():
         first = f" ({rows[0].name} {speedup_text(rows[0].speedup.value)})" if verdict != "not paying" else ""
-        said.append(f"{len(rows)} {verdict}{first}")
-    too_large = sum(not one.may_fit for one in advice.systems)
-    said += [f"{too_large} too large"] if too_large else []
-    return f"{', '.join(said)}." if said else ""
+        counts.append(f"{len(rows)} {verdict}{first}")
+    too_large = sum(not system.may_fit for system in advice.systems)
+    counts += [f"{too_large} too large"] if too_large else []
+    return f"{', '.join(counts)}." if counts else ""
 
 
 def _inputs(advice: Advice) -> str:
     scenario = advice.scenario
     name = clipped(part_title(scenario.calibration.name, scenario.name), MAX_NAME)
-    other = "".join(f", {one}" for one in _other_hardware(scenario))
+    other = "".join(f", {point}" for point in _other_hardware(scenario))
     compute = compute_kind(scenario).removesuffix(" estimate")
     return f"Network and kernels: {name} ({scenario.calibration.kind}{other}); compute: {compute}."
 
@@ -377,21 +369,20 @@ def _other_hardware(scenario: Scenario) -> list[str]:
     calibration, cluster = scenario.calibration, scenario.cluster
     rate = calibration.inter_node.measured_on
     pairs = [(calibration.gpu, cluster.gpu), (calibration.network, cluster.network)]
-    if (
-        rate is not None
-        and cluster.num_nodes > 1
-        and not math.isclose(rate, cluster.inter_node.bytes_per_s, rel_tol=0.01)
-    ):
-        pairs.append((rate.text(), cluster.inter_node.bytes_per_s.text()))
-    return [f"of {theirs}, not {ours}" for theirs, ours in pairs if theirs and ours and theirs != ours]
+    nic = cluster.inter_node.bytes_per_s
+    if rate is not None and cluster.num_nodes > 1 and not math.isclose(rate, nic, rel_tol=0.01):
+        pairs.append((rate.text(), nic.text()))
+    return [f"of {measured}, not {asked}" for measured, asked in pairs if measured and asked and measured != asked]
 
 
 def _surer(advice: Advice, row: RankedSystem) -> str:
     scenario = advice.scenario
+    calibration, speedup = scenario.calibration, row.speedup
+    has_network = calibration.kind == "measured" or scenario.cluster.num_nodes == 1
     model = ["compute: simnet measure model"] if compute_kind(scenario) in {"roofline estimate", "derived"} else []
-    network = ["network: simnet calibrate LOG"]
-    network = [] if scenario.calibration.kind == "measured" or scenario.cluster.num_nodes == 1 else network
-    kernels = ["kernels: simnet measure gpu"] if row.speedup.unmeasured or row.speedup.if_kernels_slow else []
+    network = [] if has_network else ["network: simnet calibrate LOG"]
+    kernels = ["kernels: simnet measure gpu"] if speedup.unmeasured or speedup.if_kernels_slow else []
+    # What a step takes most of its time in comes first.
     compute_first = advice.speedup_without_comm < PAYS
     return "; ".join([*model, *network, *kernels] if compute_first else [*network, *kernels, *model])
 
@@ -400,14 +391,11 @@ def ranges_text(ranges: Sequence[Range]) -> str:
     """Return ranges of bandwidth: "below 62 Gbit/s", "4.4 to 38.2 and above 345 Gbit/s"."""
     if not ranges or ranges == ((None, None),):
         return "at all tried" if ranges else "nowhere tried"
-    return f"{' and '.join(map(_range_text, ranges))} Gbit/s"
-
-
-def _range_text(ends: Range) -> str:
-    low, high = (None if end is None else f"{end / 1.25e8:.3g}" for end in ends)
-    if low is None:
-        return f"below {high}"
-    return f"above {low}" if high is None else f"{low} to {high}"
+    texts = []
+    for ends in ranges:
+        low, high = (None if end is None else f"{end / GBIT:.3g}" for end in ends)
+        texts.append(f"below {high}" if low is None else f"above {low}" if high is None else f"{low} to {high}")
+    return f"{' and '.join(texts)} Gbit/s"
 
 
 # ---- the whole ranking
@@ -415,11 +403,21 @@ def _range_text(ends: Range) -> str:
 
 def advice_table(advice: Advice) -> Table:
     """Return all systems, the fastest first."""
+    where = Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-")
+    p95: tuple[Column, ...] = ()
+    if advice.iterations:
+        where = Column("pays with NICs", cell=lambda row: ranges_text(row.pays_in) if row.pays_in else "-")
+        p95 = (Column("p95", cell=lambda row: format_seconds(row.faulty.p95_s) if row.faulty else "-"),)
+    training = []
+    if advice.samples is not None:
+        training.append(Column("days", cell=lambda row: f"{advice.days(row):,.4g}"))
+    if advice.price_per_gpu_hour is not None:
+        training.append(Column("cost", cell=lambda row: f"{advice.cost(row):,.4g}"))
     columns = (
         Column("system", cell=lambda row: row.label),
         Column("changes", cell=lambda row: CHANGES[row.mathematics]),
         Column("step", cell=_time),
-        *([Column("p95", cell=_p95)] if advice.iterations else []),
+        *p95,
         Column("over tuned", cell=_over_tuned),
         Column("over flat", cell=lambda row: _over_flat(row, advice)),
         Column("verdict", cell=lambda row: verdict_text(row, advice)),
@@ -428,24 +426,13 @@ def advice_table(advice: Advice) -> Table:
         Column("memory", cell=_memory),
         Column("bound by", cell=lambda row: f"{row.bound} {percent(row.saved[row.bound], '.0')}"),
         Column("NIC bytes", cell=lambda row: format_bytes(row.nic_bytes_per_node)),
-        Column("pays with NICs", cell=lambda row: ranges_text(row.pays_in) if row.pays_in else "-")
-        if advice.iterations
-        else Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-"),
+        where,
         Column("micro-batch", cell=lambda row: row.batches.text().removeprefix("micro-batch ")),
         Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}" if row.may_fit else "-"),
         Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else percent(mfu)),
-        *([Column("days", cell=lambda row: f"{advice.days(row):,.4g}")] if advice.samples is not None else []),
-        *(
-            [Column("cost", cell=lambda row: f"{advice.cost(row):,.4g}")]
-            if advice.price_per_gpu_hour is not None
-            else []
-        ),
+        *training,
     )
     return Table.of(columns, advice.systems)
-
-
-def _p95(row: RankedSystem) -> str:
-    return format_seconds(row.faulty.p95_s) if row.faulty else "-"
 
 
 def verdict_text(row: RankedSystem, advice: Advice) -> str:
@@ -466,31 +453,12 @@ def _to_target(row: RankedSystem) -> str:
     """Return the lowest and the highest speedup of the time to a target, over the trainings."""
     if not row.records:
         return "as DDP" if not row.needs_training else "-"
-    found = [record.speedup.value for record in row.records if record.speedup]
-    never = ["never"] if len(found) < len(row.records) else []
-    lowest = [] if never else [f"{min(found):.2f}-"] if len(found) > 1 else [""]
-    ends = [f"{''.join(lowest)}{max(found):.2f}x"] if found else []
-    return " to ".join([*never, *ends])
-
-
-def _left_out(advice: Advice) -> Iterator[str]:
-    """Yield each reason once, with all systems that cannot be predicted for it."""
-    variants = systems()
-    groups: dict[str, list[str]] = {}
-    for name, reason in advice.left_out:
-        kind = variants[name][0].kind if name in variants else RecordedStep.__struct_config__.tag
-        text = reason.removeprefix(f"strategy.kind: {kind!r}: ")
-        groups.setdefault(text, []).append(name)
-    yield from (f"{', '.join(names)}: {text}" for text, names in groups.items())
-
-
-def _too_large(advice: Advice) -> Iterator[str]:
-    """Yield what would fit, each once, after all systems that need more memory than the GPU has."""
-    groups: dict[str, list[str]] = {}
-    for row in advice.systems:
-        for repair in filter(None, map(repair_in, row.notes)):
-            groups.setdefault(repair, []).append(f"{row.name} ({_memory(row)})")
-    yield from (f"{', '.join(names)}: {repair}" for repair, names in groups.items())
+    speedups = [record.speedup.value for record in row.records if record.speedup]
+    ends = ["never"] if len(speedups) < len(row.records) else []
+    if speedups:
+        lowest = f"{min(speedups):.2f}-" if len(speedups) > 1 and not ends else ""
+        ends.append(f"{lowest}{max(speedups):.2f}x")
+    return " to ".join(ends)
 
 
 # ---- JSON
@@ -515,12 +483,13 @@ def to_object(advice: Advice) -> dict[str, Any]:
         "speedup_without_comm": advice.speedup_without_comm,
         "best": advice.best.name if advice.best else None,
         "choices": [
-            {"mathematics": one.mathematics, "name": one.system.name, "gain": one.gain} for one in advice.choices
+            {"mathematics": choice.mathematics, "name": choice.system.name, "gain": choice.gain}
+            for choice in advice.choices
         ],
         "answer": answer(advice),
         "published": PUBLISHED,
         "micro_batches": scenario.grad_accumulation,
-        "speedup_by_micro_batches": {str(one.micro_batches): one.speedup for one in advice.accumulated},
+        "speedup_by_micro_batches": {str(point.micro_batches): point.speedup for point in advice.accumulated},
         "usable": _row_object(advice.usable, advice) if advice.usable else None,
         "systems": [_row_object(row, advice) for row in advice.systems],
         "left_out": dict(advice.left_out),
