@@ -1,6 +1,6 @@
 """Times to a target as a page for a terminal, and as JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarget
@@ -9,7 +9,7 @@ from simnet.core import templates
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine import intervals
 from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.table import Column, Table
 from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, workload_title
 from simnet.workload.training_step import num_elements
 
@@ -27,40 +27,42 @@ KERNELS_TEXT: dict[Kernels | None, str] = {
 """What the legend of a figure adds to a system, by what its kernels without a time rest on."""
 
 
-def time_to_target_page(found: TimesToTarget) -> Page:
+def time_to_target_page(times: TimesToTarget) -> Page:
     """Return the table of all systems, the first one at each bandwidth, and the caveats."""
+    systems = _systems(times)
+    reasons: dict[str, list[str]] = {}
+    for name, reason in times.left_out:
+        reasons.setdefault(reason, []).append(name)
     return Page(
         [
-            *_heading(found),
+            *_heading(times),
             "",
-            Table(_heads(found), (_cells(found, name) for name in _order(found))),
-            *_prices(found),
+            Table.of(_columns(times), systems),
+            *_prices(times, systems),
             "",
-            *(line for there in found.bandwidths for line in hanging("", verdict(found, there))),
+            *(line for there in times.bandwidths for line in hanging("", verdict(times, there))),
             "",
-            *(line for caveat in _caveats(found) for line in hanging("", caveat)),
-            *(line for names, reason in _left_out(found) for line in hanging("not predicted: ", f"{names}: {reason}")),
-            *notes_lines([found.notes]),
+            *(line for caveat in _caveats(times) for line in hanging("", caveat)),
+            *(
+                line
+                for reason, names in reasons.items()
+                for line in hanging("not predicted: ", f"{', '.join(names)}: {reason}")
+            ),
+            *notes_lines([times.notes]),
         ]
     )
 
 
-def _left_out(found: TimesToTarget) -> Iterator[tuple[str, str]]:
-    """Yield the systems that are left out for one reason, and the reason."""
-    for reason in dict.fromkeys(reason for _, reason in found.left_out):
-        yield ", ".join(name for name, other in found.left_out if other == reason), reason
-
-
-def _heading(found: TimesToTarget) -> Iterator[str]:
-    cluster, measured = found.scenario.cluster, found.convergence
+def _heading(times: TimesToTarget) -> Iterator[str]:
+    cluster, measured = times.scenario.cluster, times.convergence
     goal = "at most" if measured.is_lower_better else "at least"
     unit = f" {measured.unit}" if measured.unit else ""
     yield (
-        f"{measured.task}: {measured.metric} of {goal} {found.target:g}{unit}, trained on "
-        f"{count_text(found.ranks, 'rank')}; steps of {workload_title(found.scenario)} on "
+        f"{measured.task}: {measured.metric} of {goal} {times.target:g}{unit}, trained on "
+        f"{count_text(times.ranks, 'rank')}; steps of {workload_title(times.scenario)} on "
         f"{nodes_text(cluster.num_nodes)} x {cluster.ranks_per_node} GPUs"
     )
-    for there in found.bandwidths:
+    for there in times.bandwidths:
         both = there.references
         if both is not None:
             flat = "which does not fit" if both.flat_s is None else format_seconds(both.flat_s)
@@ -70,37 +72,52 @@ def _heading(found: TimesToTarget) -> Iterator[str]:
             )
 
 
-def _order(found: TimesToTarget) -> list[str]:
-    """Return the systems, the first to the target at the first bandwidth first."""
-    names = [system.name for system in found.bandwidths[0].systems]
-    return names + [
-        name for there in found.bandwidths for name in (one.name for one in there.systems) if name not in names
+def _systems(times: TimesToTarget) -> list[TargetTime]:
+    """Return the systems, each at the first bandwidth at which it could be predicted, the first to the target first."""
+    systems: dict[str, TargetTime] = {}
+    for there in times.bandwidths:
+        for system in there.systems:
+            systems.setdefault(system.name, system)
+    return list(systems.values())
+
+
+def _columns(times: TimesToTarget) -> list[Column]:
+    return [
+        Column("system", cell=lambda row: f"{row.title} {MARKS[kind]}" if (kind := kernels_of(row)) else row.title),
+        Column("reached", cell=lambda row: f"{row.num_reached} of {row.num_seeds}"),
+        Column("steps", cell=lambda row: NEVER if row.steps is None else f"{row.steps:,.0f}"),
+        Column("NIC bytes", cell=lambda row: "-" if row.sent_bytes is None else format_bytes(row.sent_bytes)),
+        Column("final", cell=lambda row: "diverged" if row.final is None else f"{row.final:.4g}"),
+        *(
+            _time_column(f"{there.bandwidth.text()} [{unit}]", there, unit_s)
+            for there in times.bandwidths
+            for unit_s, unit in [time_unit(times, there)]
+        ),
     ]
 
 
-def _heads(found: TimesToTarget) -> tuple[str, ...]:
-    rates = [f"{there.bandwidth.text()} [{time_unit(found, there)[1]}]" for there in found.bandwidths]
-    return ("system", "reached", "steps", "NIC bytes", "final", *rates)
+def _time_column(title: str, there: AtBandwidth, unit: float) -> Column:
+    """Return the column of the times at a bandwidth in a unit [s], with their intervals: "12.1 (11.8 to 13.0)"."""
+
+    def cell(row: TargetTime) -> str:
+        system = there.find(row.name)
+        if system is None:
+            return "-"
+        if system.time_s is None or system.interval_s is None:
+            return NEVER
+        low, high = system.interval_s
+        middle = _digits(system.time_s / unit)
+        if (low, high) == (system.time_s, system.time_s):
+            return middle
+        return f"{middle} ({_digits(low / unit)} to {NEVER if high is None else _digits(high / unit)})"
+
+    return Column(title, cell=cell)
 
 
-def time_unit(found: TimesToTarget, there: AtBandwidth) -> tuple[float, str]:
+def time_unit(times: TimesToTarget, there: AtBandwidth) -> tuple[float, str]:
     """Return the unit of the times at a bandwidth: the one in which the baseline's training takes at least 2."""
-    end_s = found.baseline_training_s(there)
+    end_s = times.baseline_training_s(there)
     return next((unit for unit in UNITS if end_s >= 2 * unit[0]), UNITS[-1])
-
-
-def _cells(found: TimesToTarget, name: str) -> tuple[str, ...]:
-    systems = [there.find(name) for there in found.bandwidths]
-    one = next(system for system in systems if system is not None)
-    units = [time_unit(found, there)[0] for there in found.bandwidths]
-    return (
-        f"{one.title} {MARKS[kernels]}" if (kernels := kernels_of(one)) else one.title,
-        f"{one.num_reached} of {one.num_seeds}",
-        NEVER if one.steps is None else f"{one.steps:,.0f}",
-        "-" if one.sent_bytes is None else format_bytes(one.sent_bytes),
-        "diverged" if one.final is None else f"{one.final:.4g}",
-        *("-" if system is None else _time_text(system, unit_s) for system, unit_s in zip(systems, units, strict=True)),
-    )
 
 
 def kernels_of(system: TargetTime) -> Kernels | None:
@@ -108,41 +125,17 @@ def kernels_of(system: TargetTime) -> Kernels | None:
     return "measure first" if system.unmeasured else "estimated" if system.has_estimated_kernels else None
 
 
-def _prices(found: TimesToTarget) -> Iterator[str | Table]:
+def _prices(times: TimesToTarget, systems: Sequence[TargetTime]) -> Iterator[str | Table]:
     """Yield a table of what the GPUs cost up to the target, if a price was given."""
-    price_of_1_s = found.price_of(1.0)
+    price_of_1_s = times.price_of(1.0)
     if price_of_1_s is None:
         return
-    gpus = gpus_text(found.scenario.cluster.world_size)
-    heads = ("system", *(there.bandwidth.text() for there in found.bandwidths))
+    gpus = gpus_text(times.scenario.cluster.world_size)
     yield ""
-    yield f"cost of {gpus} up to the target, at {found.price_per_gpu_hour:g} a GPU-hour:"
+    yield f"cost of {gpus} up to the target, at {times.price_per_gpu_hour:g} a GPU-hour:"
     yield ""
-    yield Table(heads, (_price_cells(found, name, price_of_1_s) for name in _order(found)))
-
-
-def _price_cells(found: TimesToTarget, name: str, price_of_1_s: float) -> tuple[str, ...]:
-    systems = [there.find(name) for there in found.bandwidths]
-    title = next(system.title for system in systems if system is not None)
-    return (title, *("-" if system is None else _time_text(system, 1 / price_of_1_s) for system in systems))
-
-
-def _time_text(system: TargetTime, unit: float) -> str:
-    """Return the time to the target in a unit [s], with its interval: "12.1 (11.8 to 13.0)"."""
-    if system.time_s is None or system.interval_s is None:
-        return NEVER
-    low, high = system.interval_s
-    middle = _digits(system.time_s / unit)
-    if (low, high) == (system.time_s, system.time_s):
-        return middle
-    return f"{middle} ({_digits(low / unit)} to {NEVER if high is None else _digits(high / unit)})"
-
-
-def _hours_text(time_s: float) -> str:
-    """Return a time in hours, with the days of a long one: "9.15 h", "412 h (17.2 days)"; a short one in its unit."""
-    unit_s, unit = next((one for one in UNITS if time_s >= one[0]), UNITS[-1])
-    days = f" ({_digits(time_s / DAY_S)} days)" if time_s >= LONG_DAYS * DAY_S else ""
-    return f"{_digits(time_s / unit_s)} {unit}{days}"
+    prices = (_time_column(there.bandwidth.text(), there, 1 / price_of_1_s) for there in times.bandwidths)
+    yield Table.of([Column("system", cell=lambda row: row.title), *prices], systems)
 
 
 def _digits(value: float, digits: int = 3) -> str:
@@ -150,98 +143,98 @@ def _digits(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:,.0f}"
 
 
-def verdict(found: TimesToTarget, there: AtBandwidth) -> str:
+def verdict(times: TimesToTarget, there: AtBandwidth) -> str:
     """Return the first system to the target at a bandwidth, and whether it pays against the baseline."""
-    baseline = found.baseline_at(there)
+    baseline = times.baseline_at(there)
     sooner = there.systems[: there.systems.index(baseline)]
-    given = {
+    facts = {
         "rate": there.bandwidth.text(),
         "baseline": baseline,
         "first": next((system for system in sooner if not system.unmeasured), None),
         "unmeasured": [system.title for system in sooner if system.unmeasured],
         "slow_kernel_factor": SLOW_KERNEL_FACTOR,
-        "assumption": _assumption(found),
-        "to_target": lambda system: _to_target(found, system),
+        "workload": workload_title(times.scenario),
+        "task": times.convergence.task,
+        "is_same_task": times.is_same_task,
+        "to_target": lambda system: _to_target(times, system),
     }
-    return templates.paragraphs("time_to_target.txt", "verdict", given)
+    return templates.paragraphs("time_to_target.txt", "verdict", facts)
 
 
-def _assumption(found: TimesToTarget) -> str:
-    """Return what a conclusion holds under, if curves and steps are of two models."""
-    return (
-        "" if found.is_same_task else f", if {workload_title(found.scenario)} trained as {found.convergence.task} does"
-    )
+def _to_target(times: TimesToTarget, system: TargetTime) -> str:
+    """Return time and price of a system up to the target: "9.15 h for 1,464", "412 h (17.2 days)", a short one in s."""
+    time_s = system.time_s
+    assert time_s is not None
+    unit_s, unit = next((known for known in UNITS if time_s >= known[0]), UNITS[-1])
+    days = f" ({_digits(time_s / DAY_S)} days)" if time_s >= LONG_DAYS * DAY_S else ""
+    price = times.price_of(time_s)
+    return f"{_digits(time_s / unit_s)} {unit}{days}" + ("" if price is None else f" for {_digits(price, 4)}")
 
 
-def _to_target(found: TimesToTarget, system: TargetTime) -> str:
-    """Return time and price of a system up to the target: "9.15 h for 1,464"."""
-    assert system.time_s is not None
-    price = found.price_of(system.time_s)
-    return _hours_text(system.time_s) + ("" if price is None else f" for {_digits(price, 4)}")
-
-
-def _caveats(found: TimesToTarget) -> list[str]:
+def _caveats(times: TimesToTarget) -> list[str]:
     """Return the limits of the conclusions, a sentence each."""
-    baseline = found.convergence.systems[found.baseline].strategy
-    given = {
-        "draws_possible": intervals.has_intervals(found.scenario),
-        "draws": found.scenario.run.draws,
-        "max_seeds": max(system.num_seeds for there in found.bandwidths for system in there.systems),
-        "any_unmeasured": any(system.unmeasured for there in found.bandwidths for system in there.systems),
-        "world_size": found.scenario.cluster.world_size,
-        "ranks": found.ranks,
-        "ranks_text": count_text(found.ranks, "rank"),
-        "batch": found.convergence.batch,
-        "scale": found.scale,
-        "scale_text": _digits(found.scale, 4),
-        "is_fp32_baseline": getattr(baseline, "wire_dtype", None) is None and found.scenario.workload.dtype == "fp32",
-        "task": found.convergence.task,
-        "is_same_task": found.is_same_task,
-        "trained_parameters": found.convergence.num_parameters,
-        "simulated_parameters": num_elements(found.scenario.workload),
-        "any_estimated": any(kernels_of(one) == "estimated" for there in found.bandwidths for one in there.systems),
-        "workload": workload_title(found.scenario),
+    baseline = times.convergence.systems[times.baseline].strategy
+    facts = {
+        "draws_possible": intervals.has_intervals(times.scenario),
+        "draws": times.scenario.run.draws,
+        "max_seeds": max(system.num_seeds for there in times.bandwidths for system in there.systems),
+        "any_unmeasured": any(system.unmeasured for there in times.bandwidths for system in there.systems),
+        "world_size": times.scenario.cluster.world_size,
+        "ranks": times.ranks,
+        "ranks_text": count_text(times.ranks, "rank"),
+        "batch": times.convergence.batch,
+        "scale": times.scale,
+        "scale_text": _digits(times.scale, 4),
+        "is_fp32_baseline": getattr(baseline, "wire_dtype", None) is None and times.scenario.workload.dtype == "fp32",
+        "task": times.convergence.task,
+        "is_same_task": times.is_same_task,
+        "trained_parameters": times.convergence.num_parameters,
+        "simulated_parameters": num_elements(times.scenario.workload),
+        "any_estimated": any(
+            kernels_of(system) == "estimated" for there in times.bandwidths for system in there.systems
+        ),
+        "workload": workload_title(times.scenario),
     }
-    return templates.paragraphs("time_to_target.txt", "caveats", given).split("\n\n")
+    return templates.paragraphs("time_to_target.txt", "caveats", facts).split("\n\n")
 
 
-def time_to_target_object(found: TimesToTarget) -> dict[str, object]:
+def time_to_target_object(times: TimesToTarget) -> dict[str, object]:
     """Return the times as a JSON object, SI units."""
     return {
-        "task": found.convergence.task,
-        "metric": found.convergence.metric,
-        "target": found.target,
-        "ranks": found.ranks,
-        "scale": found.scale,
-        "baseline": found.baseline,
-        "same_task": found.is_same_task,
-        "num_gpus": found.scenario.cluster.world_size,
-        "price_per_gpu_hour": found.price_per_gpu_hour,
-        "bandwidths": [_at_object(found, there) for there in found.bandwidths],
-        "left_out": dict(found.left_out),
-        "caveats": _caveats(found),
-        "notes": list(found.notes),
+        "task": times.convergence.task,
+        "metric": times.convergence.metric,
+        "target": times.target,
+        "ranks": times.ranks,
+        "scale": times.scale,
+        "baseline": times.baseline,
+        "same_task": times.is_same_task,
+        "num_gpus": times.scenario.cluster.world_size,
+        "price_per_gpu_hour": times.price_per_gpu_hour,
+        "bandwidths": [_at_object(times, there) for there in times.bandwidths],
+        "left_out": dict(times.left_out),
+        "caveats": _caveats(times),
+        "notes": list(times.notes),
     }
 
 
-def rows(found: TimesToTarget) -> Iterator[dict[str, object]]:
+def rows(times: TimesToTarget) -> Iterator[dict[str, object]]:
     """Yield a row for each system at each bandwidth."""
-    for there in found.bandwidths:
+    for there in times.bandwidths:
         for system in there.systems:
-            yield {"bandwidth_bytes_per_s": there.bandwidth} | _system_object(found, system)
+            yield {"bandwidth_bytes_per_s": there.bandwidth} | _system_object(times, system)
 
 
-def _at_object(found: TimesToTarget, there: AtBandwidth) -> dict[str, object]:
+def _at_object(times: TimesToTarget, there: AtBandwidth) -> dict[str, object]:
     return {
         "bandwidth_bytes_per_s": there.bandwidth,
         "flat_iteration_s": there.references and there.references.flat_s,
         "tuned_iteration_s": there.references and there.references.tuned_s,
-        "verdict": verdict(found, there),
-        "systems": [_system_object(found, system) for system in there.systems],
+        "verdict": verdict(times, there),
+        "systems": [_system_object(times, system) for system in there.systems],
     }
 
 
-def _system_object(found: TimesToTarget, system: TargetTime) -> dict[str, object]:
+def _system_object(times: TimesToTarget, system: TargetTime) -> dict[str, object]:
     speedup = system.speedup
     ends_s = system.interval_s or (None, None)
     return {
@@ -252,8 +245,8 @@ def _system_object(found: TimesToTarget, system: TargetTime) -> dict[str, object
         "steps_to_target": system.steps,
         "time_to_target_s": system.time_s,
         "time_to_target_interval_s": system.interval_s,
-        "price_to_target": _price_of(found, system.time_s),
-        "price_to_target_interval": [_price_of(found, end_s) for end_s in ends_s] if system.interval_s else None,
+        "price_to_target": _price_of(times, system.time_s),
+        "price_to_target_interval": [_price_of(times, end_s) for end_s in ends_s] if system.interval_s else None,
         "speedup_vs_baseline": speedup.value if speedup else None,
         "speedup_interval": speedup.interval if speedup else None,
         "pays": speedup.verdict if speedup else None,
@@ -268,5 +261,5 @@ def _system_object(found: TimesToTarget, system: TargetTime) -> dict[str, object
     }
 
 
-def _price_of(found: TimesToTarget, time_s: float | None) -> float | None:
-    return None if time_s is None else found.price_of(time_s)
+def _price_of(times: TimesToTarget, time_s: float | None) -> float | None:
+    return None if time_s is None else times.price_of(time_s)
