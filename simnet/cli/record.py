@@ -80,7 +80,7 @@ def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
     write_file(output, data)
     for note in found.recordings[0].notes:
         tell(f"note: {note}")
-    for sentence in recorded_step.found_text(found):
+    for sentence in recorded_step.communication_text(found):
         tell(sentence if sentence.startswith("warning") else f"found: {sentence}")
     tell(f"wrote {output}")
 

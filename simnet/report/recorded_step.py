@@ -14,6 +14,8 @@ from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepF
 
 NO_NUMBER = "-"
 Row = dict[str, Any]
+COMPUTED = {"flops": "flops", "memory_bytes": "num_bytes", "seconds": "seconds"}
+"""Columns of what is computed, each with the field of an operation that they add up."""
 Place = tuple[int, int]
 """Of an operation: the number of its stream, and its place there."""
 
@@ -32,8 +34,8 @@ def step_page(step: StepFile) -> Page:
 
 def csv_table(step: StepFile) -> Table:
     """Return the rows with plain numbers."""
-    found = list(rows(step))
-    return Table(list(found[0]), [["" if cell is None else str(cell) for cell in row.values()] for row in found])
+    cells = list(rows(step))
+    return Table(list(cells[0]), [["" if cell is None else str(cell) for cell in row.values()] for row in cells])
 
 
 def to_object(step: StepFile) -> dict[str, object]:
@@ -60,60 +62,50 @@ def rows(step: StepFile) -> Iterator[Row]:
         yield from _rows(layout)
 
 
-def found_text(step: StepFile) -> list[str]:
-    """Return what was found of communication, a sentence for each kind of collective; a warning where there is none.
+def communication_text(step: StepFile) -> list[str]:
+    """Return what is communicated, a sentence for each kind of collective; a warning where there is none.
 
     Example: "2 all_reduce on world (4 ranks), 12 MB; compute waits for 2 of them, 1 with nothing to do meanwhile".
     """
-    found = []
+    sentences = []
     for layout in step.recordings:
         sent = [row for row in _rows(layout) if row["group"] is not None]
         for row in sent:
             idle = f", {row['exposed_waits']} with nothing to do meanwhile" if row["waits"] else ""
-            found.append(
+            sentences.append(
                 f"{row['number']} {row['operations']} on {row['group']}, {format_bytes(row['message_bytes'])}; compute "
                 f"waits for {row['waits'] or 'none'} of them{idle}"
             )
         if not sent and layout.world_size > 1:
-            found.append(
+            sentences.append(
                 f"warning: {layout.text} that never communicate: no collective is in the trace; profile whole steps of "
                 "training on several ranks, and look whether their collectives have names of a known library"
             )
-    return found
+    return sentences
 
 
 def _rows(layout: RecordedLayout) -> Iterator[Row]:
     waited, exposed = _waits(layout)
     for number, stream in enumerate(layout.streams):
-        by_kind: dict[tuple[str, int | None], list[tuple[int, RecordedOperation]]] = defaultdict(list)
-        for position, one in enumerate(stream.operations):
-            is_compute = one.kind == "compute"
-            by_kind[str(one.part if is_compute else one.kind), None if is_compute else one.group].append(
-                (position, one)
-            )
-        for (kind, group), found in by_kind.items():
-            places = {(number, position) for position, _ in found}
-            waits = {"waits": len(places & waited), "exposed_waits": len(places & exposed)}
-            head = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind}
-            yield (
-                head
-                | _numbers(layout, group, [one for _, one in found])
-                | (dict.fromkeys(waits) if group is None else waits)
-            )
-
-
-def _numbers(layout: RecordedLayout, group: int | None, ops: list[RecordedOperation]) -> Row:
-    """Return what operations of one kind add up to: of a group what they send, of none what they compute."""
-    sent = [one.message_bytes for one in ops] if group is not None else None
-    return {
-        "group": None if group is None else _group_name(layout, group),
-        "number": len(ops),
-        "message_bytes": sent and sum(sent),
-        "largest_bytes": sent and max(sent),
-        "flops": None if sent else sum(one.flops for one in ops),
-        "memory_bytes": None if sent else sum(one.num_bytes for one in ops),
-        "seconds": None if sent else sum(one.seconds for one in ops),
-    }
+        alike: dict[tuple[str, int | None], dict[Place, RecordedOperation]] = defaultdict(dict)
+        for position, operation in enumerate(stream.operations):
+            is_compute = operation.kind == "compute"
+            kind = (str(operation.part), None) if is_compute else (operation.kind, operation.group)
+            alike[kind][number, position] = operation
+        for (kind_text, group), places in alike.items():
+            operations = places.values()
+            row: Row = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind_text}
+            row |= {"group": None if group is None else _group_name(layout, group), "number": len(operations)}
+            # Operations of a group say what they send, others what they compute.
+            if group is not None:
+                sent = [operation.message_bytes for operation in operations]
+                row |= {"message_bytes": sum(sent), "largest_bytes": max(sent)} | dict.fromkeys(COMPUTED)
+                waits = {"waits": len(places.keys() & waited), "exposed_waits": len(places.keys() & exposed)}
+            else:
+                row |= dict.fromkeys(("message_bytes", "largest_bytes"))
+                row |= {key: sum(getattr(each, field) for each in operations) for key, field in COMPUTED.items()}
+                waits = dict.fromkeys(("waits", "exposed_waits"))
+            yield row | waits
 
 
 def _number(title: str, key: str, written: Callable[[float], str]) -> Column:
@@ -148,13 +140,13 @@ def _summary(layout: RecordedLayout) -> str:
     parts.append(count_text(len(layout.streams), "stream"))
     if buckets := _buckets(layout):
         parts.append(count_text(len(buckets), "bucket"))
-    if all(one.kind == "compute" for one in layout.operations):
+    if all(operation.kind == "compute" for operation in layout.operations):
         parts.append("never communicates")
     return f"{layout.text}: {', '.join(parts)}"
 
 
 def _buckets(layout: RecordedLayout) -> set[int]:
-    return {one.bucket for one in layout.operations if one.bucket is not None}
+    return {operation.bucket for operation in layout.operations if operation.bucket is not None}
 
 
 def _group_name(layout: RecordedLayout, number: int) -> str:
@@ -176,8 +168,8 @@ def _waits(layout: RecordedLayout) -> tuple[set[Place], set[Place]]:
     latest: dict[int, int] = {}
     exposed: set[Place] = set()
     for number, stream in enumerate(layout.streams):
-        for position, one in enumerate(stream.operations):
-            for other, place in one.after if one.kind == "compute" else ():
+        for position, operation in enumerate(stream.operations):
+            for other, place in operation.after if operation.kind == "compute" else ():
                 sent = layout.streams[other].operations[place]
                 if sent.kind == "compute":
                     continue

@@ -31,17 +31,17 @@ def test_a_wait_is_exposed_where_nothing_is_computed_between(work_between, expos
 def test_what_was_found_of_communication_is_said_and_ranks_that_never_communicate_are_warned_of():
     ops = [compute("forward"), compute("optimizer", after=[[1, 0]])]
     sent = [collective("all_reduce", 1e6, after=[[0, 0]]), collective("all_gather", 2e6)]
-    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
+    assert recorded_step.communication_text(step(step_files.layout([ops, sent]))) == [
         "1 all_reduce on group 0 (16 ranks), 1 MB; compute waits for 1 of them, 1 with nothing to do meanwhile",
         "1 all_gather on group 0 (16 ranks), 2 MB; compute waits for none of them",
     ]
     ops = [compute("backward"), compute("backward"), compute("optimizer", after=[[1, 1]])]
     sent = [collective("all_reduce", 1e6, after=[[0, at]]) for at in (0, 1)]
-    assert recorded_step.found_text(step(step_files.layout([ops, sent]))) == [
+    assert recorded_step.communication_text(step(step_files.layout([ops, sent]))) == [
         "2 all_reduce on group 0 (16 ranks), 2 MB; compute waits for 2 of them, 1 with nothing to do meanwhile",
     ]
     alone = step(step_files.layout([ops[:1]]))
-    (warning,) = recorded_step.found_text(alone)
+    (warning,) = recorded_step.communication_text(alone)
     assert warning.startswith("warning: 2 x 8 ranks that never communicate")
     assert "never communicates" in str(recorded_step.step_page(alone))
 
