@@ -52,8 +52,8 @@ def rare(command: click.Command) -> list[str]:
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    found = (param for param in command.params if isinstance(param, click.Option))
-    return [param for param in found if not isinstance(param, options.Mode)]
+    params = command.params
+    return [param for param in params if isinstance(param, click.Option) and not isinstance(param, options.Mode)]
 
 
 def _is_rare(option: click.Option) -> bool:
@@ -65,13 +65,13 @@ def _names(option: click.Option) -> str:
 
 
 def _line(option: click.Option) -> str:
-    found = DEFAULT.search(option.help or "")
+    default = DEFAULT.search(option.help or "")
     meaning = DEFAULT.sub("", option.help or "").rstrip(".")
     if not meaning:
         raise ValueError(f"{_names(option)}: say what the option means in its help text")
     repeats = " (repeatable)" if option.multiple and "repeatable" not in meaning.lower() else ""
-    told = filter(None, (value(option), f"default {found[1]}" if found else _default(option)))
-    return f"- {_names(option)}" + (f" ({shown})" if (shown := "; ".join(told)) else "") + f": {meaning}{repeats}"
+    remarks = filter(None, (value(option), f"default {default[1]}" if default else _default(option)))
+    return f"- {_names(option)}" + (f" ({shown})" if (shown := "; ".join(remarks)) else "") + f": {meaning}{repeats}"
 
 
 def value(option: click.Option) -> str:

@@ -45,15 +45,15 @@ def drawn(folder: Path) -> dict[Path, Path]:
 def main(arguments: list[str]) -> int:
     """Write the figures, or compare them; return how many differ."""
     with tempfile.TemporaryDirectory() as name:
-        found = drawn(Path(name))
+        images = drawn(Path(name))
         if "--write" in arguments:
-            for figure, path in found.items():
+            for figure, path in images.items():
                 figure.parent.mkdir(exist_ok=True)
                 shutil.copyfile(path, figure)
             return 0
         different = [
             figure.name
-            for figure, path in found.items()
+            for figure, path in images.items()
             if not figure.exists() or figure.read_bytes()[PNG_SIZE] != path.read_bytes()[PNG_SIZE]
         ]
     for figure in different:

@@ -130,7 +130,9 @@ def topology_rows() -> str:
     for strategy in strategies.STRATEGIES.built_in():
         if issubclass(strategy, strategies.CompressingStrategy):
             kinds.setdefault(strategy.topologies, []).append(f"`{tag_of(strategy)}`")
-    rows = (f"- {', '.join(names)}: {', '.join(f'`{one}`' for one in found)}" for found, names in kinds.items())
+    rows = (
+        f"- {', '.join(names)}: {', '.join(f'`{topology}`' for topology in known)}" for known, names in kinds.items()
+    )
     return "\n".join(rows)
 
 
@@ -138,10 +140,10 @@ def strategy_rows() -> str:
     """Return the strategies as a list: name in files, title, what each does, and its own keys."""
     rows = []
     for strategy in strategies.STRATEGIES.built_in():
-        own = ", ".join(f"`{key}`" for key in keys.own_keys(strategy, _base_of(strategy)))
+        names = ", ".join(f"`{key}`" for key in keys.own_keys(strategy, _base_of(strategy)))
         what = " ".join(keys.summary(strategy).partition("\n\n")[0].split()).rstrip(".")
         title = "" if strategy.title in what else f"{strategy.title}. "
-        rows.append(f"- `{tag_of(strategy)}`: {title}{what}." + (f" Keys: {own}." if own else ""))
+        rows.append(f"- `{tag_of(strategy)}`: {title}{what}." + (f" Keys: {names}." if names else ""))
     return "\n".join(rows)
 
 
@@ -156,9 +158,9 @@ def strategy_keys() -> str:
     meanings: set[tuple[str, str]] = set()
     for key in sorted(kinds, key=lambda key: key.name):
         whose = f"of {', '.join(f'`{kind}`' for kind in kinds[key])}: " if names[key.name] > 1 else ""
-        is_told = (key.name, key.meaning) in meanings
+        is_known = (key.name, key.meaning) in meanings
         meanings.add((key.name, key.meaning))
-        lines.append(key._replace(meaning=whose + ("the same" if is_told else key.meaning)).line())
+        lines.append(key._replace(meaning=whose + ("the same" if is_known else key.meaning)).line())
     return "\n".join(lines)
 
 
@@ -211,9 +213,11 @@ def _moved_text(cost: KernelCost) -> str:
 def algorithm_rows() -> str:
     """Return the all-reduce algorithms as a list."""
     rows = [
-        f"- `{one.name}`: {one.summary}" + (f"; needs {one.rule}" if one.rule else "") for one in algorithms.every()
+        f"- `{algorithm.name}`: {algorithm.summary}" + (f"; needs {algorithm.rule}" if algorithm.rule else "")
+        for algorithm in algorithms.every()
     ]
-    tuned = ", ".join(f"`{one.name}`" for one in algorithms.every() if one.is_tuned_over and not one.needs_nccl)
+    known = (algorithm for algorithm in algorithms.every() if algorithm.is_tuned_over and not algorithm.needs_nccl)
+    tuned = ", ".join(f"`{algorithm.name}`" for algorithm in known)
     rows += [
         f"- `{algorithms.AUTO}`: what NCCL has: `{algorithms.NCCL}` where it exists, else the fastest of {tuned} for "
         "each message",
@@ -227,7 +231,7 @@ def gpu_rows() -> str:
     formats = get_args(Precision)
     rows = [("name", *formats, "bandwidth", "memory")]
     for gpu in (gpu_models.find(name) for name in files.names("gpus")):
-        peaks = (f"{gpu.peak_flops[one] / 1e12:,.5g}" if one in gpu.peak_flops else "-" for one in formats)
+        peaks = (f"{gpu.peak_flops[name] / 1e12:,.5g}" if name in gpu.peak_flops else "-" for name in formats)
         rows.append((gpu.name, *peaks, f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ("  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows)
@@ -239,10 +243,11 @@ def share_rows() -> str:
     every = roofline.attainments()
     rows = ["| work | share | 90 % interval | from |", "|---|---|---|---|"]
     for kind in every.__struct_fields__:
-        found = getattr(every, kind)
+        attained = getattr(every, kind)
         what = keys.meaning(roofline.Attainments, kind).rstrip(".")
         rows.append(
-            f"| {what} | {found.share:.2f} | {found.interval[0]:.2f} to {found.interval[1]:.2f} | {found.source} |"
+            f"| {what} | {attained.share:.2f} | {attained.interval[0]:.2f} to {attained.interval[1]:.2f} "
+            f"| {attained.source} |"
         )
     return "\n".join(rows)
 
@@ -255,7 +260,7 @@ def rendered(name: str) -> str:
         base = structs[without] if without else None
         return keys.listing(structs[struct], STRUCTS, without=base, is_data=name == "files.md")
 
-    given = {
+    facts = {
         "keys": key_list,
         "label_sections": label_sections,
         "faults": fault_sections,
@@ -276,7 +281,7 @@ def rendered(name: str) -> str:
         "quantity_length": units.MAX_TEXT,
         "line_length": terminal.LINE,
     }
-    return templates.page(f"reference/{name}", given)
+    return templates.page(f"reference/{name}", facts)
 
 
 def command_sections() -> tuple[list[str], list[dict[str, object]]]:
@@ -307,8 +312,8 @@ def commands_page() -> str:
     former = {name: now.split(", ") for name, (_, now) in FORMER.items()}
     shared, sections = command_sections()
     groups = {**GROUPS, "Development": DEVELOPMENT}
-    given = {"groups": groups, "former": former, "shared": shared, "sections": sections}
-    return templates.page("reference/commands.md", given)
+    facts = {"groups": groups, "former": former, "shared": shared, "sections": sections}
+    return templates.page("reference/commands.md", facts)
 
 
 def python_page() -> str:

@@ -54,8 +54,8 @@ class Key(NamedTuple):
     def _names_choices(self) -> bool:
         """Return whether the value is one of some words, all of which the meaning names."""
         choices = re.findall(r'`("\w+")`', self.value)
-        is_choice = self.value == ", ".join(f"`{one}`" for one in choices)
-        return is_choice and all(one in self.meaning for one in choices)
+        is_choice = self.value == ", ".join(f"`{choice}`" for choice in choices)
+        return is_choice and all(choice in self.meaning for choice in choices)
 
 
 def _shows(default: str, value: str) -> bool:
@@ -97,8 +97,8 @@ def _fields(struct: type[Struct]) -> tuple[types.Field, ...]:
 
 def _in_order(struct: type[Struct]) -> list[str]:
     """Return the names of the fields, the derived class's own before those of its bases."""
-    own = [name for base in struct.__mro__ for name in inspect.get_annotations(base)]
-    return list(dict.fromkeys(name for name in own if name in struct.__struct_fields__))
+    names = [name for base in struct.__mro__ for name in inspect.get_annotations(base)]
+    return list(dict.fromkeys(name for name in names if name in struct.__struct_fields__))
 
 
 def _key(struct: type[Struct], field: types.Field, anchors: Anchors) -> Key:
@@ -122,7 +122,7 @@ def words(info: types.Type, anchors: Anchors, choices: list[object] | None = Non
         case types.Metadata():
             return words(info.type, anchors, choices)
         case types.UnionType():
-            return " or ".join(words(one, anchors, choices) for one in info.types if not _is_none(one))
+            return " or ".join(words(member, anchors, choices) for member in info.types if not _is_none(member))
         case types.CustomType(cls=RegistryType() as kind):
             return _linked(kind.registry.noun, kind.registry.base, anchors)
         case types.StructType():
@@ -132,7 +132,7 @@ def words(info: types.Type, anchors: Anchors, choices: list[object] | None = Non
         case types.VarTupleType() | types.ListType():
             return f"list of {words(info.item_type, anchors, choices)}"
         case types.TupleType():
-            items = [words(one, anchors, choices) for one in info.item_types]
+            items = [words(member, anchors, choices) for member in info.item_types]
             return f"pair of {items[0]}" if items[1:] == items[:1] else f"[{', '.join(items)}]"
     return _leaf(info, choices)
 
@@ -202,7 +202,7 @@ def _default_struct(value: Struct) -> str:
         for field in msgspec.structs.fields(type(value))
         if field.default is NODEFAULT or getattr(value, field.name) != field.default
     }
-    changed = {key: one for key, one in changed.items() if one not in ({}, ())}
+    changed = {key: setting for key, setting in changed.items() if setting not in ({}, ())}
     return f"`{_plain(changed)}`" if changed else "its defaults"
 
 
@@ -215,8 +215,8 @@ def _plain(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Mapping):
-        inner = ", ".join(f"{key} = {_plain(one)}" for key, one in value.items())
-        return f"{{ {inner} }}" if inner else "{}"
+        cells = ", ".join(f"{key} = {_plain(inner)}" for key, inner in value.items())
+        return f"{{ {cells} }}" if cells else "{}"
     if isinstance(value, tuple | list):
         return f"[{', '.join(map(_plain, value))}]"
     return f"{value}"
@@ -229,9 +229,8 @@ def meaning(struct: type[Struct], name: str) -> str:
         ValueError: no class has it.
     """
     for base in struct.__mro__:
-        found = attributes(base).get(name)
-        if found:
-            return found
+        if text := attributes(base).get(name):
+            return text
     raise ValueError(f"{struct.__module__}.{struct.__name__}: {name}: say what it means in the docstring's Attributes")
 
 

@@ -39,8 +39,8 @@ class Message(NamedTuple):
 
 def messages() -> list[Message]:
     """Return every text by kind, those of a kind in the order of the sources."""
-    found = [*_from_sources(), *_from_commands(), *_from_templates()]
-    return sorted(found, key=lambda one: KINDS.index(one.kind))
+    texts = [*_from_sources(), *_from_commands(), *_from_templates()]
+    return sorted(texts, key=lambda message: KINDS.index(message.kind))
 
 
 def all_commands() -> list[tuple[str, click.Command]]:
@@ -113,18 +113,18 @@ def _text(node: ast.expr) -> str:
     return str(node.value) if isinstance(node, ast.Constant) else f"{{{ast.unparse(getattr(node, 'value', node))}}}"
 
 
-def listing(found: Iterable[Message]) -> str:
+def listing(texts: Iterable[Message]) -> str:
     """Return texts as lines, under a line for each kind."""
     lines: list[str] = []
     kind = ""
-    for one in found:
-        if one.kind != kind:
-            kind = one.kind
+    for message in texts:
+        if message.kind != kind:
+            kind = message.kind
             lines += ["", f"# {kind}"]
-        lines.append(f"{one.where}: {one.text}")
+        lines.append(f"{message.where}: {message.text}")
     return "\n".join(lines).strip()
 
 
 if __name__ == "__main__":
     word = sys.argv[1] if len(sys.argv) > 1 else ""
-    print(listing(one for one in messages() if word in one.text))
+    print(listing(message for message in messages() if word in message.text))

@@ -79,11 +79,11 @@ def main(arguments: list[str]) -> int:
     named = [Path(argument).resolve() for argument in arguments if argument != "--write"]
     stale = []
     for path in named or paths():
-        found = run(path)
-        if list(shown(found)) != list(shown(nbformat.read(path, as_version=4))):
+        renewed = run(path)
+        if list(shown(renewed)) != list(shown(nbformat.read(path, as_version=4))):
             stale.append(path)
         if writes:
-            nbformat.write(found, path)
+            nbformat.write(renewed, path)
     for path in stale:
         sys.stdout.write(f"{path.relative_to(ROOT)}: {'written anew' if writes else 'shows something else now'}\n")
     return 0 if writes else int(bool(stale))

@@ -109,7 +109,7 @@ def _item(name: str) -> str:
 def _default_topology(name: str) -> str:
     of_optimizers = {"binsgdm": attach, "one_bit_adam": OneBitAdam}
     if name in of_optimizers:
-        return str(_given(of_optimizers[name], ("topology",))["topology"])
+        return str(_defaults(of_optimizers[name], ("topology",))["topology"])
     return str(SYSTEMS[name].default_topology(SEVERAL))
 
 
@@ -130,12 +130,12 @@ def _bytes_sent(name: str) -> str:
 def _options(name: str) -> dict[str, Any]:
     """Return the options of a system with their defaults; keys of the simulator have the same names."""
     if name == "binsgdm":
-        given = _given(attach, ("topology", "intra_node_dtype", "average", "overlap"))
-        return given | _given(BinSGDM, ("rounding",))
-    return _given(OneBitAdam, ("dense_steps", "topology")) if name == "one_bit_adam" else dict(SYSTEMS[name].options)
+        of_ddp = _defaults(attach, ("topology", "intra_node_dtype", "average", "overlap"))
+        return of_ddp | _defaults(BinSGDM, ("rounding",))
+    return _defaults(OneBitAdam, ("dense_steps", "topology")) if name == "one_bit_adam" else dict(SYSTEMS[name].options)
 
 
-def _given(function: Callable[..., Any], names: tuple[str, ...]) -> dict[str, Any]:
+def _defaults(function: Callable[..., Any], names: tuple[str, ...]) -> dict[str, Any]:
     """Return the defaults of some parameters of a function."""
     parameters = inspect.signature(function).parameters
     return {name: parameters[name].default for name in names}
@@ -144,11 +144,11 @@ def _given(function: Callable[..., Any], names: tuple[str, ...]) -> dict[str, An
 def _differs(kind: type) -> str:
     """Return the first point of what a system's docstring, or its module's, says that differs from its paper."""
     for text in (kind.__doc__, sys.modules[kind.__module__].__doc__):
-        found = re.search(
+        difference = re.search(
             r"Source:\s+.*?\s+Differs:\s+(.*?)(?:;|\.\s+(?=[A-Z])|\.?\n\n|\.?\Z)",
             inspect.cleandoc(text or ""),
             re.DOTALL,
         )
-        if found:
-            return " ".join(found[1].split())
+        if difference:
+            return " ".join(difference[1].split())
     raise AssertionError(f"{kind.__name__} does not say what differs from its source")
