@@ -71,6 +71,7 @@ class Curve:
 
     def lengths(self) -> list[Ends]:
         """Return how far each interval reaches below and above its y, which may lie outside of it."""
+        # A median of draws may lie outside of its interval, but no renderer draws a bar of negative length.
         heights = [height or 0.0 for height in self.y]
         return [(max(0.0, y - low), max(0.0, high - y)) for y, (low, high) in zip(heights, self.ends, strict=True)]
 
@@ -218,6 +219,7 @@ def plain(text: str, characters: int = NAME_CHARACTERS) -> str:
 def series_look(index: int) -> dict[str, Any]:
     """Return colour, marker and dash of a series; of the first twelve no two share colour or marker."""
     kinds = len(SERIES_COLOURS)
+    # Only when colours and markers are used up do series differ by their dash.
     place, dash = index % kinds, DASHES[index // kinds % len(DASHES)]
     return {"colour": SERIES_COLOURS[place], "marker": MARKERS[place], "dash": dash}
 
@@ -242,6 +244,7 @@ def log_ticks(low: float, high: float) -> list[float]:
     span = high / low
     subs = next(subs for most, subs in TICKS if span <= most)
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
+    # Powers of ten alone may be left out: between others a reader counts, and a gap would mislead.
     step = max(1, math.ceil((last - first) / MOST_DECADES)) if subs == (1.0,) else 1
     ticks = [sub * 10.0**decade for decade in range(first, last + step, step) for sub in subs]
     below, above = [tick for tick in ticks if tick <= low][-1:], [tick for tick in ticks if tick >= high][:1]
@@ -265,6 +268,7 @@ def number_scale(title: str, values: Mapping[float, str]) -> Scale:
     """Return a scale with a tick at numbers that were simulated, logarithmic where they span much."""
     numbers = sorted(values)
     is_log = numbers[0] > 0 and numbers[-1] / numbers[0] > MOST_LINEAR
+    # Texts of more ticks would overlap.
     stride = -(-len(numbers) // MOST_TICKS)
     margin = 1.12 if is_log else 0.06 * (numbers[-1] - numbers[0]) or 1.0
     low, high = numbers[0], numbers[-1]
@@ -281,6 +285,7 @@ def name_scale(names: Sequence[str], title: str = "", *, is_reversed: bool = Fal
 def together(scales: Sequence[Scale]) -> Scale:
     """Return the scale that panels share: the first one, from the first end of all to the last."""
     ends = [scale.ends for scale in scales if scale.ends is not None]
+    # What has no ends, the renderer lets share by its axes.
     if len(ends) < len(scales):
         return scales[0]
     ticks = {value: text for scale in scales for value, text in scale.ticks.items()}
@@ -295,6 +300,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
 def border(cells: Cells) -> Curve:
     """Return the line between the cells that are faster and those that are not, as the rounded values say."""
     faster = [[value is not None and round(value, 2) >= 1 for value in row] for row in cells.speedups]
+    # None lifts the pen, so that all pieces are one curve.
     x: list[float | None] = []
     y: list[float | None] = []
     for r, row in enumerate(faster):

@@ -134,6 +134,7 @@ def figure_of(  # noqa: PLR0913 - one argument an aspect
         if shared == "both":
             axes.tick_params(axis="x", labelbottom=place + columns >= len(charts))
             axes.set_xlabel(axes.get_xlabel() if place // columns == rows - 1 else "")
+    # The last row may have fewer panels than columns.
     for axes in grid[len(charts) :]:
         axes.remove()
     has_titles = current().has_titles
@@ -145,6 +146,7 @@ def _sharing(charts: list[Chart], shared: Shared, columns: int) -> list[Chart]:
     """Return the charts with the scales that their panels share."""
     if not shared:
         return charts
+    # The axes of matplotlib share limits, but draw their own ticks: the scales themselves must be the same.
     in_one = columns if shared == "row" else len(charts)
     rows = [charts[start : start + in_one] for start in range(0, len(charts), in_one)]
     sharing = [replace(chart, y=together([panel.y for panel in row])) for row in rows for chart in row]
@@ -193,6 +195,7 @@ def _look(curve: Curve) -> dict[str, Any]:
 def _curve(axes: "Axes", curve: Curve) -> None:
     if not curve.x:
         return
+    # What is drawn behind stays behind, in whatever order it comes.
     order = 2.0 if curve.colour == FAINT else 3.0
     x, y = [[math.nan if value is None else value for value in values] for values in (curve.x, curve.y)]
     if curve.ends and curve.dash:
@@ -262,6 +265,7 @@ def _cells(axes: "Axes", cells: Cells) -> None:
     bar.set_ticks(list(ticks), labels=list(ticks.values()))
     bar.ax.set_ylim(*cells.span)
     line = border(cells)
+    # A light edge, since cells beside the line may be as dark as it is.
     for width, tone in ((4.0, LIGHT), (2.0, DARK)):
         _curve(axes, replace(line, width=width, colour=tone))
     texts = [[text.rstrip("x") for text in row] for row in numbers_in(cells)]
@@ -270,6 +274,7 @@ def _cells(axes: "Axes", cells: Cells) -> None:
         for column, (text, speedup) in enumerate(zip(numbers, speedups, strict=True)):
             tone = cells.text_colour(speedup) if speedup else LIGHT
             axes.text(column, row, text, ha="center", va="center", color=tone, fontsize=size, zorder=4)
+    # Cells without a number show the ground, on which light text is read.
     axes.set_facecolor("#777777")
 
 

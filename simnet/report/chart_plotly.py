@@ -126,6 +126,7 @@ def _curve(curve: Curve) -> list[Trace]:
         }  # fmt: skip
         return [trace]
     low, high = zip(*curve.ends, strict=True)
+    # Plotly fills what a line encloses: there along the upper ends, back along the lower ones.
     band: Trace = {
         "type": "scatter", "mode": "lines", "x": [*curve.x, *reversed(curve.x)], "y": [*high, *reversed(low)],
         "fill": "toself", "fillcolor": f"{colour}{BAND_OPACITY}" if colour.startswith("#") else COLOURS[BAND],
@@ -168,6 +169,7 @@ def _cells(cells: Cells) -> list[Trace]:
         "colorbar": {"title": {"text": "speedup"}, "tickvals": list(ticks), "ticktext": list(ticks.values())},
         "hovertemplate": "%{text}<extra></extra>",
     }  # fmt: skip
+    # The numbers stand in what the pointer says, too.
     if len(texts[0]) > MOST_WRITTEN:
         return [trace]
     places = [

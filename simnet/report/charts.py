@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from simnet.analysis.crossover import Crossover
@@ -177,6 +178,7 @@ def speedups(
         for place, of_line in enumerate(lines.values())
         if any((point.num_nodes, point.nic_gbit_per_s) == here for point in of_line)
     ]
+    # Of many lines one has a band: that of the point that was asked about, else the last.
     if len(lines) <= MOST_SHADED or not shaded:
         shaded = list(range(len(lines))) if len(lines) <= MOST_SHADED else [len(lines) - 1]
     curves = [
@@ -218,14 +220,15 @@ def _speedup_table(points: Points) -> Table:
     columns = (
         Column("NIC", "right", cell=lambda point: bandwidth_text(point.nic_gbit_per_s)),
         Column("nodes", "right", cell=lambda point: str(point.num_nodes)),
-        *(
-            Column(title, "right", cell=lambda point, side=side: format_seconds(sides(point)[side].iteration_s))
-            for side, title in enumerate(titles(points))
-        ),
+        *(Column(title, "right", cell=partial(_step_text, side)) for side, title in enumerate(titles(points))),
         Column("speedup", "right", cell=lambda point: speedup_text(point.speedup)),
         Column("90 % interval", "right", cell=lambda point: _interval_text(point.intervals.get("speedup"))),
     )
     return Table.of(columns, sorted(points, key=lambda point: (point.nic_gbit_per_s, point.num_nodes)))
+
+
+def _step_text(side: int, point: PointResult) -> str:
+    return format_seconds(sides(point)[side].iteration_s)
 
 
 def _interval_text(ends: Ends | None) -> str:
@@ -328,6 +331,7 @@ def ideal_samples_per_s(points: Points) -> dict[float, float]:
         compute_s = parts.forward_s + parts.backward_s + parts.optimizer_s
         count = point.scenario.grad_accumulation
         least_s[count] = min(compute_s, least_s.get(count, compute_s))
+    # Without compute the ideal would be endless.
     if not all(least_s.values()):
         return {}
     return {
@@ -356,6 +360,7 @@ def breakdown_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     """Return where an iteration's time goes: stacked columns of strategy and baseline over the numbers of a key."""
     way = along(key, points)
     shown = sorted(points, key=way.place)
+    # Columns stand side by side at equal distances, whatever their numbers: ticks are counted, not scaled.
     stride = -(-len(shown) // 12)
     ticks = {float(place): way.text(point) for place, point in list(enumerate(shown))[::stride]}
     x = Scale(title=way.title, ticks=ticks, ends=(-0.5, len(shown) - 0.5))
@@ -381,6 +386,7 @@ def _stacks(points: Points, scale: Scale, roles: Sequence[str], *, is_of_rows: b
         first, second = ("upper", "lower") if is_of_rows else ("left", "right")
         entries = [Bars(name=f"{first}: {plain(roles[0])}", colour=GREY)]
         entries.append(Bars(name=f"{second}: {plain(roles[1])}", colour=GREY, hatch=BASELINE_HATCH))
+        # Legends read from the bottom of upright stacks, and from the left of rows.
         bars = [*bars, *entries] if is_of_rows else [*reversed(entries), *bars]
     times = Scale(title=f"step time [{unit}]", ends=(0, HEADROOM * slowest_s / unit_s))
     x, y = (times, scale) if is_of_rows else (scale, times)
@@ -491,6 +497,7 @@ def crossover(search: Crossover, sentence: str = "") -> Chart:
 
 def _titles(search: Crossover) -> tuple[str, str]:
     """Return what people call strategy and baseline, by their roles where that is the same."""
+    # A report hands titles over, a command kinds.
     kinds = (search.strategy, search.baseline)
     strategy, baseline = (plain(STRATEGIES.find(kind).title if kind in STRATEGIES.names() else kind) for kind in kinds)
     return (strategy, baseline) if strategy != baseline else ROLES

@@ -66,6 +66,7 @@ MBIT = 8 / 1e6
 def ranking(advice: Advice) -> Chart:
     """Return the time of a step with every system that fits, the fastest on top, and whether it pays."""
     fitting = [row for row in advice.systems if row.may_fit]
+    # The best of each change is drawn even where it is slow: it is what the table advises.
     chosen = [*fitting[:MOST_SYSTEMS], *(choice.system for choice in advice.choices), advice.baseline_system]
     rows = [row for row in fitting if row in chosen]
     unit_s, unit = time_unit(max(row.iteration_s for row in rows))
@@ -155,6 +156,7 @@ def predicted_over_measured(comparisons: Sequence[Comparison], noun: str = "time
         scale: from SI to that unit.
     """
     values = [value * scale for row in comparisons for value in (row.predicted, row.measured)]
+    # On equal scales the line of equal values is the diagonal, and a distance from it is an error.
     low, high = min(values), max(values)
     if high / low > LOG_FROM:
         x, y = (log_scale(f"{side} {noun}", values, margin=1.3) for side in ("measured", "predicted"))
@@ -222,6 +224,7 @@ def residuals(comparisons: Sequence[Comparison]) -> Chart:
         )
         for index, ((series, role), rows) in enumerate(groups.items())
     ]  # fmt: skip
+    # Symmetric, and never so narrow that small residuals look large.
     limit = 1.1 * max(LEAST_RESIDUAL, *(abs(row.error) for row in comparisons))
     step = next(step for step in (0.05, 0.1, 0.2, 0.5, 1.0, 10.0, 100.0, 1e30) if limit / step < 5)
     ticks = {place * step: f"{place * step:.0%}" for place in range(-4, 5) if abs(place * step) <= limit}
@@ -288,6 +291,7 @@ def over_time(times: TimesToTarget, there: AtBandwidth) -> Chart:
     unit_s, unit = training_unit(times, there)
     measured = times.convergence
     title = f"{measured.metric} [{measured.unit}]" if measured.unit else measured.metric
+    # What is drawn last lies on top: grey below colours.
     systems = sorted(there.systems, key=lambda system: system.name in looks)
     curves = [_over_time(times, system, looks.get(system.name, FAINT), unit_s) for system in systems]
     return Chart(
@@ -332,6 +336,7 @@ def _metric(times: TimesToTarget) -> tuple[float, float]:
     best, worst = min(known), max(known)
     if not times.convergence.is_lower_better:
         best, worst = worst, best
+    # A system that diverges would press all others together: the first evaluation bounds the scale.
     start = next(iter(medians[times.baseline]), worst)
     margin = 0.05 * abs(start - best) or 1.0
     return (best - margin, start + margin) if best < start else (start - margin, best + margin)

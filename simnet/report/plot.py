@@ -230,6 +230,7 @@ def _charts(sweep: SweepResult, drawing: Drawing, where: str) -> dict[str, Chart
     whole = {label: drawing.chart(points, roles=roles) for label, points in split.items()}
     for chart in whole.values():
         _check_number(len(chart.y.ticks) if chart.is_of_rows else 0, MAX_ROWS, "rows of bars", where)
+    # Many lines in one panel cannot be told apart: each gets a panel, the others faintly behind it.
     lines = {label: drawing.lines(points) for label, points in split.items()} if drawing.lines else {}
     numbers = list(map(len, lines.values()))
     if not lines or max(numbers) <= MOST_CURVES or sum(numbers) > MOST_MULTIPLES:
@@ -297,6 +298,7 @@ def _drawings(sweep: SweepResult) -> tuple[dict[str, Drawing], dict[str, str]]:
         "bandwidths": any(len(_rates(points)) > 1 for points in panels),
         "baseline": all(point.speedup is not None and point.baseline is not None for point in sweep.points),
     }
+    # Nodes and bandwidth have figures of their own; sweeps of other keys have those of any key.
     drawings = NETWORK_DRAWINGS if has["nodes"] or has["bandwidths"] else _key_drawings(sweep)
     drawings = drawings | _tail_drawings(sweep)
     missing = {
@@ -380,6 +382,7 @@ def _with_alone(panels: Panels) -> Panels:
         return panels
     doubled: Panels = {}
     for label, points in panels.items():
+        # The titles of panels have two lines at most.
         join = ", " if "\n" in label else "\n"
         doubled[label] = points
         doubled[f"{label}{join}{ALONE}"] = [structs.replace(point, baseline=None) for point in points]
@@ -390,6 +393,7 @@ def _largest_cluster(panels: Panels) -> Panels:
     """Keep of each panel the points that differ in bandwidth alone, or else in nodes alone."""
     kept: Panels = {}
     for label, points in panels.items():
+        # Stacks have one axis: where both vary, that of bandwidth, on the largest cluster.
         if len(_rates(points)) < 2:
             kept[f"{label}\n{bandwidth_text(points[0].nic_gbit_per_s)}"] = points
         else:

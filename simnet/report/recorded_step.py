@@ -100,7 +100,7 @@ def _rows(layout: RecordedLayout) -> Iterator[Row]:
             if group is not None:
                 sent = [operation.message_bytes for operation in operations]
                 row |= {"message_bytes": sum(sent), "largest_bytes": max(sent)} | dict.fromkeys(COMPUTED)
-                waits = {"waits": len(places.keys() & waited), "exposed_waits": len(places.keys() & exposed)}
+                waits: Row = {"waits": len(places.keys() & waited), "exposed_waits": len(places.keys() & exposed)}
             else:
                 row |= dict.fromkeys(("message_bytes", "largest_bytes"))
                 row |= {key: sum(getattr(each, field) for each in operations) for key, field in COMPUTED.items()}
@@ -169,12 +169,15 @@ def _waits(layout: RecordedLayout) -> tuple[set[Place], set[Place]]:
     exposed: set[Place] = set()
     for number, stream in enumerate(layout.streams):
         for position, operation in enumerate(stream.operations):
+            # Collectives wait for each other without a loss: only a wait of compute costs time.
             for other, place in operation.after if operation.kind == "compute" else ():
                 sent = layout.streams[other].operations[place]
                 if sent.kind == "compute":
                     continue
+                # A stream runs in order: what comes before this one is over, too.
                 latest[other] = max(place, latest.get(other, 0))
                 begun = [before for on, before in sent.after if on == number]
+                # Nothing was computed between what made it ready and the wait.
                 if begun and max(begun) == position - 1:
                     exposed.add((other, place))
     waited = {(number, at) for number, last in latest.items() for at in range(last + 1)}

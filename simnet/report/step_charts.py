@@ -93,6 +93,7 @@ def tornado(result: RunResult) -> Chart:
         [f"if {change_text(influence.key, factor)}: {value_text(result, value)}" for value, factor in pair]
         for influence, pair in zip(shown, ends, strict=True)
     ]
+    # Both ends may lie on one side of the prediction: its bar to the other side then has no length.
     lows, highs = ([pick(pair[side][0], middle) for pair in ends] for side, pick in ((0, min), (1, max)))
     look: dict[str, Any] = {"at": range(len(shown)), "starts": [middle] * len(shown)}
     bars = [
@@ -108,6 +109,7 @@ def tornado(result: RunResult) -> Chart:
         Words(x=value, y=row, text=factor_text(influence.key, pair[side][1]), side="right" if side else "left")
         for side, values in enumerate((lows, highs))
         for row, (influence, pair, value) in enumerate(zip(shown, ends, values, strict=True))
+        # Beside a bar that is not seen, text would seem to belong to the one below.
         if abs(value / middle - 1) >= 1e-3
     ]
     has_speedup = result.speedup is not None
@@ -159,6 +161,7 @@ def distribution(result: RunResult, *, over_median: bool = False) -> Chart:
             curves.append(Curve(name=text, hover=[f"{name}, {text}"], **place, **marked))
     times = [x for curve in curves for x in curve.x if x is not None]
     title = "time of a step / its own median" if over_median else f"time of a step [{unit}]"
+    # A pause of seconds among steps of milliseconds would press all others into one line.
     is_wide = max(times) > LOG_FROM * min(times)
     return Chart(
         key="distribution",
@@ -205,6 +208,7 @@ def lost_time(result: RunResult, *, relative: bool = False) -> Chart:
     marks: list[Curve] = []
     for index, (title, side) in enumerate(zip(titles([result]), losers, strict=False)):
         step_s = side.iteration_s
+        # A slow side loses more seconds to the same fault: in per cent of its own step both are comparable.
         by_s = step_s / 100 if relative else unit_s
         at = [row + BAR * (index - (len(losers) - 1) / 2) for row in range(len(rows))]
         losses = [times[index] for _, times in rows]

@@ -107,6 +107,7 @@ def _time_column(title: str, there: AtBandwidth, unit: float) -> Column:
             return NEVER
         low, high = system.interval_s
         middle = _digits(system.time_s / unit)
+        # One training without draws has no interval.
         if (low, high) == (system.time_s, system.time_s):
             return middle
         return f"{middle} ({_digits(low / unit)} to {NEVER if high is None else _digits(high / unit)})"
@@ -116,6 +117,7 @@ def _time_column(title: str, there: AtBandwidth, unit: float) -> Column:
 
 def time_unit(times: TimesToTarget, there: AtBandwidth) -> tuple[float, str]:
     """Return the unit of the times at a bandwidth: the one in which the baseline's training takes at least 2."""
+    # In a larger unit most systems would take a fraction of 1.
     end_s = times.baseline_training_s(there)
     return next((unit for unit in UNITS if end_s >= 2 * unit[0]), UNITS[-1])
 
@@ -134,6 +136,7 @@ def _prices(times: TimesToTarget, systems: Sequence[TargetTime]) -> Iterator[str
     yield ""
     yield f"cost of {gpus} up to the target, at {times.price_per_gpu_hour:g} a GPU-hour:"
     yield ""
+    # A price is a time in another unit: that in which one unit of money is spent.
     prices = (_time_column(there.bandwidth.text(), there, 1 / price_of_1_s) for there in times.bandwidths)
     yield Table.of([Column("system", cell=lambda row: row.title), *prices], systems)
 
@@ -146,6 +149,7 @@ def _digits(value: float, digits: int = 3) -> str:
 def verdict(times: TimesToTarget, there: AtBandwidth) -> str:
     """Return the first system to the target at a bandwidth, and whether it pays against the baseline."""
     baseline = times.baseline_at(there)
+    # Of what is sooner, a system whose kernels nobody has timed has a lower bound only: it is no first.
     sooner = there.systems[: there.systems.index(baseline)]
     facts = {
         "rate": there.bandwidth.text(),

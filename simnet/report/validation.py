@@ -24,6 +24,7 @@ ROW_HEADS = ("set", "row", "unit", "predicted", "measured", "error", "low", "hig
 
 def validation_page(outcomes: Sequence[Outcome]) -> Page:
     """Return every set with its parameters and rows, and a summary at the end."""
+    # The summary stands at the end, where a terminal leaves the reader.
     blocks = [block for outcome in outcomes for block in (*_set(outcome), "")]
     heads = ("set", "calibrated", "predicted", "mean", "worst", "inside 90 %", "target")
     sides = ("left", *["right"] * 5, "left")
