@@ -68,7 +68,9 @@ def test_both_renderers_draw_the_same_points() -> None:
         axes = figure.new(3, 2).subplots()
         chart_matplotlib.draw(axes, a_chart())
     drawn = {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
-    plotly = {one["name"]: (one["x"], one["y"]) for one in chart_plotly.figure(a_chart())["data"] if one.get("name")}
+    plotly = {
+        trace["name"]: (trace["x"], trace["y"]) for trace in chart_plotly.figure(a_chart())["data"] if trace.get("name")
+    }
     assert plotly == {name: drawn[name] for name in ("a", "b")}
     assert axes.texts[0].get_text() == "here"
     (band,) = axes.collections
@@ -96,41 +98,34 @@ def test_cells_have_their_numbers_and_a_gap_has_none() -> None:
     assert [text.get_text() for text in made.axes[0].texts] == ["0.50", "-", "2.00", "4.00"]
     (cells_drawn, written, *_) = chart_plotly.figure(chart)["data"]
     assert [row.count(None) for row in cells_drawn["z"]] == [1, 0]
+    assert cells_drawn["zmin"] == -cells_drawn["zmax"]  # the middle colour is that of 1
     assert written["text"] == ["0.50x", "2.00x", "4.00x"]
 
 
-def test_panels_that_share_a_scale_have_its_range_and_name_it_once() -> None:
+def test_panels_that_share_a_scale_have_its_range_and_name_it_once_and_a_paper_has_no_title() -> None:
     panels = {"one": a_chart(), "two": a_chart((0.1, 30.0))}
-    with figure.styled():
-        made = chart_matplotlib.figure_of(panels, shared="y", title="A question?\nWhat", footer="Source.")
-    first, second = made.axes
-    assert first.get_ylim() == second.get_ylim()
-    assert first.get_ylim()[0] < 0.1
-    assert (first.get_ylabel(), second.get_ylabel()) == ("speedup", "")
-    assert made.get_label() == "A question? What. Source."
-    assert [axes.get_title() for axes in made.axes] == ["one", "two"]
-
-
-def test_a_paper_has_no_title_in_the_figure_but_the_caption() -> None:
-    with figure.styled(figure.PAPER):
-        made = chart_matplotlib.figure_of({"": a_chart()}, title="What", footer="Source.")
-    assert made.get_suptitle() == ""
-    assert made.get_label() == "What. Source."
+    titles = []
+    for style in (figure.SCREEN, figure.PAPER):
+        with figure.styled(style):
+            made = chart_matplotlib.figure_of(panels, shared="y", title="A question?\nWhat", footer="Source.")
+        first, second = made.axes
+        assert first.get_ylim() == second.get_ylim()
+        assert first.get_ylim()[0] < 0.1
+        assert (first.get_ylabel(), second.get_ylabel()) == ("speedup", "")
+        assert made.get_label() == "A question? What. Source."
+        assert [axes.get_title() for axes in made.axes] == ["one", "two"]
+        titles.append(made.get_suptitle())
+    assert titles == ["A question?\nWhat", ""]
 
 
 BERT = "bert_base_10gbit"
 
 
-def test_marks_have_their_intervals_as_bars() -> None:
-    curve = Curve(x=[1.0, 2.0], y=[1.1, 1.8], ends=[(0.9, 1.3), (1.8, 1.8)], dash="", marker="o")
-    (drawn,) = chart_plotly.figure(Chart(x=Scale(), y=Scale(), curves=[curve]))["data"]
-    assert drawn["error_y"]["array"] == [pytest.approx(0.2), 0.0]
-    assert drawn["error_y"]["arrayminus"] == [pytest.approx(0.2), 0.0]
-
-
-def test_an_entry_of_the_legend_alone_has_a_trace_without_points() -> None:
-    (drawn,) = chart_plotly.figure(Chart(x=Scale(), y=Scale(), curves=[Curve(name="others")]))["data"]
-    assert (drawn["name"], drawn["x"], drawn["showlegend"]) == ("others", [None], True)
+def test_marks_have_their_intervals_as_bars_and_an_entry_of_the_legend_has_no_points() -> None:
+    marks = Curve(x=[1.0, 2.0], y=[1.1, 1.8], ends=[(0.9, 1.3), (1.8, 1.8)], dash="", marker="o")
+    drawn, entry = chart_plotly.figure(Chart(x=Scale(), y=Scale(), curves=[marks, Curve(name="others")]))["data"]
+    assert drawn["error_y"]["array"] == drawn["error_y"]["arrayminus"] == [pytest.approx(0.2), 0.0]
+    assert (entry["name"], entry["x"], entry["showlegend"]) == ("others", [None], True)
 
 
 def test_scales_and_guides_are_those_of_the_chart() -> None:

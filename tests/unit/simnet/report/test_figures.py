@@ -40,7 +40,7 @@ def test_figures_of_a_run_are_chosen_by_name_and_drawn_by_default(tmp_path: Path
     path.write_bytes(to_json(uneven_run().without_spans()))
     everything = ["breakdown", "iterations", "lost_time"]
     for names, drawn in (((), everything), (["lost_time"], ["lost_time"])):
-        assert [one.stem for one in plot(path, tmp_path / str(len(drawn)), "svg", names=names)] == drawn
+        assert [figure_path.stem for figure_path in plot(path, tmp_path / str(len(drawn)), "svg", names=names)] == drawn
 
 
 def test_a_figure_without_its_data_is_refused(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_the_page_has_a_row_for_each_fault_with_both_strategies_if_that_was_aske
 
 
 def test_differences_have_a_sign_and_rounding_is_zero() -> None:
-    assert [signed(one, 0.1) for one in (0.03821, -0.0005, 1e-9)] == ["+38.2 ms", "-500 us", "0"]
+    assert [signed(lost_s, 0.1) for lost_s in (0.03821, -0.0005, 1e-9)] == ["+38.2 ms", "-500 us", "0"]
 
 
 def test_a_fault_is_named_by_what_it_says_beyond_its_defaults() -> None:
@@ -148,13 +148,13 @@ def drawn(left: float = 0.1) -> Figure:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "told"), [("png", b"Software"), ("pdf", b"CreationDate"), ("svg", b"dc:date")])
-def test_the_same_data_give_the_same_bytes_without_a_date(form: Format, told: bytes) -> None:
+@pytest.mark.parametrize(("form", "dated"), [("png", b"Software"), ("pdf", b"CreationDate"), ("svg", b"dc:date")])
+def test_the_same_data_give_the_same_bytes_without_a_date(form: Format, dated: bytes) -> None:
     with figure.styled():
         # Layouts found anew differ by as much.
         images = {figure.image(drawn(left), form) for left in (0.1, 0.1 + 1e-15)}
     assert len(images) == 1
-    assert told not in images.pop()
+    assert dated not in images.pop()
 
 
 def test_clip_paths_of_an_svg_are_still_found() -> None:

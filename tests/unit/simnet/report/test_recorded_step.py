@@ -23,8 +23,8 @@ def rows(*recordings):
 )
 def test_a_wait_is_exposed_where_nothing_is_computed_between(work_between, exposed):
     ops = [compute("forward"), *work_between, compute("optimizer", after=[[1, 0]])]
-    found = rows(step_files.layout([ops, [collective("all_reduce", 1e6, after=[[0, 0]])]]))
-    row = found["2 x 8 ranks", "stream 1", "all_reduce"]
+    by_place = rows(step_files.layout([ops, [collective("all_reduce", 1e6, after=[[0, 0]])]]))
+    row = by_place["2 x 8 ranks", "stream 1", "all_reduce"]
     assert (row["waits"], row["exposed_waits"]) == (1, exposed)
 
 
@@ -57,9 +57,9 @@ def test_the_page_names_layouts_periods_buckets_and_notes_once():
 
 
 def test_json_and_csv_say_what_the_table_says():
-    found = step(step_files.layout(step_files.ddp(3)))
-    lines = recorded_step.csv_table(found).csv().splitlines()
-    assert len(lines) == 1 + len(list(recorded_step.rows(found)))
+    recorded = step(step_files.layout(step_files.ddp(3)))
+    lines = recorded_step.csv_table(recorded).csv().splitlines()
+    assert len(lines) == 1 + len(list(recorded_step.rows(recorded)))
     assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
-    layout = json.loads(json.dumps(recorded_step.to_object(found), allow_nan=False))["layouts"][0]
+    layout = json.loads(json.dumps(recorded_step.to_object(recorded), allow_nan=False))["layouts"][0]
     assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)
