@@ -35,8 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "Say what works here, and what is missing for what.",
     },
 }
-DEVELOPMENT = {"lab": "Run a program on virtual nodes of this machine, at a set bandwidth."}
-COMMANDS = {name: about for group in (*GROUPS.values(), DEVELOPMENT) for name, about in group.items()}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 FORMER = {
     "crossover": ("sweep.crossover", "sweep --break-even KEY"),
     "time-to-target": ("time_to_target", "advise --time-to-target CURVES"),
@@ -50,6 +49,8 @@ FORMER = {
     "completion": ("doctor.completion", "doctor --completion SHELL"),
 }
 """Commands that --help leaves out: where each stands, and the visible one that does the same."""
+MOVED = {"lab": " It is python -m evidence.lab in a checkout."}
+"""Commands that are no longer part of simnet, and where they are."""
 GARBAGE_AFTER = 50_000
 """How many more objects there are before Python looks for garbage among the new ones."""
 INTERRUPTED = 130
@@ -94,7 +95,8 @@ class LazyGroup(options.CommandGroup):
         """Find the command that the arguments name."""
         known = {*COMMANDS, *FORMER}
         if args and args[0] not in known and not args[0].startswith("-"):
-            raise SimnetError(f"{args[0]!r}: unknown command.{did_you_mean(args[0], known)}")
+            way = MOVED.get(args[0]) or did_you_mean(args[0], known)
+            raise SimnetError(f"{args[0]!r}: unknown command.{way}")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -106,7 +108,7 @@ class LazyGroup(options.CommandGroup):
         """List the commands without importing them."""
         shown = {**GROUPS}
         if options.ALL in ctx.meta:
-            shown |= {"Development": DEVELOPMENT, "Former names": {name: now for name, (_, now) in FORMER.items()}}
+            shown["Former names"] = {name: now for name, (_, now) in FORMER.items()}
         width = max(len(name) for group in shown.values() for name in group)
         for title, group in shown.items():
             with formatter.section(title):

@@ -44,7 +44,7 @@ def html(name: str, given: Mapping[str, object]) -> str:
         name: of the template, as in `page`; its name ends in ".html".
         given: as in `page`.
     """
-    return _environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(given)
+    return environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(given)
 
 
 def paragraphs(name: str, block: str, given: Mapping[str, object]) -> str:
@@ -71,11 +71,12 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def _template(name: str) -> "Template":
-    return _environment(root()).get_template(name + SUFFIX)
+    return environment(root()).get_template(name + SUFFIX)
 
 
 @cache
-def _environment(folder: Path) -> "Environment":
+def environment(folder: Path) -> "Environment":
+    """Return what reads the templates of a folder, with the filters that `page` names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only here, so that a command starts fast
 
     # The output is Markdown or plain text made of this project's own data, so nothing is escaped.

@@ -30,7 +30,7 @@ from simnet.strategies.calls import calls, with_bucket_views
 from simnet.strategies.fsdp import ShardedStrategy
 from simnet.strategies.program import Kernel
 from simnet.strategies.zero import ShardedUpdate
-from simnet.validation.lab.strategy_spec import StrategySpec
+from simnet.validation.strategy_spec import StrategySpec
 from simnet.workload import training_step
 from simnet.workload.workload import Adam, Workload
 

@@ -14,7 +14,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.validation.lab.strategy_spec import MIB, StrategySpec
+from simnet.validation.strategy_spec import MIB, StrategySpec
 
 OUTSIDE, MIN_VALUES = 0.05, 6
 """Error probability of the interval of a median, and the fewest values that have such an interval."""

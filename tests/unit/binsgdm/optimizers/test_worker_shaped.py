@@ -12,7 +12,7 @@ from torch import nn
 
 from binsgdm.kernels.random import Key, RandomStream, dither
 from binsgdm.optimizers.settings import SCHEMES, Scheme
-from studies.stacked import LockStep, binsgdm
+from tests.helpers.stacked import LockStep, binsgdm
 
 NODES, LOCAL, STEPS, SEED, LR, BETA, GAIN = 3, 2, 5, 11, 0.5, 0.8, 1.5
 RANKS = NODES * LOCAL

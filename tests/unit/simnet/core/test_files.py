@@ -187,12 +187,10 @@ class TestWriting:
 OPENERS = {
     "simnet/core/files.py",
     "simnet/analysis/journal.py",
-    "simnet/validation/lab/owner.py",
     "simnet/analysis/code_hash.py",
     "simnet/validation/published_rows.py",
     "simnet/cli/output.py",
     "simnet/cli/terminal.py",
-    "simnet/validation/lab/cpu_quota.py",
 }
 PARSERS = {
     "simnet/core/parsing.py",
