@@ -1,12 +1,12 @@
 """Real nodes on this machine: `python -m evidence.lab run|report|clean`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import click
 
 from simnet.cli import options
-from simnet.cli.main import INTERRUPTED, Failure
+from simnet.cli.main import INTERRUPTED, ReportingGroup, main
 from simnet.cli.output import watched
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
@@ -19,19 +19,8 @@ CAMPAIGN = "campaign.toml"
 AnyQuantity = TypeVar("AnyQuantity", bound=Quantity)
 
 
-class LabGroup(options.CommandGroup):
-    """The commands of the lab; a mistake of the user becomes one line and exit code 2."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
-        try:
-            return super().invoke(ctx)
-        except SimnetError as error:
-            raise Failure(str(error)) from error
-
-
 @click.group(
-    cls=LabGroup,
+    cls=ReportingGroup,
     help="Run a program on virtual nodes of this machine, joined by a network of a set bandwidth.\n\n"
     "Needs Linux, root and iproute2.",
     epilog="\b\nExample:\n  python -m evidence.lab run --nodes 4 --bandwidth '1 Gbit/s' -- python train.py",
@@ -47,8 +36,8 @@ def command() -> None:
     "shown, and the last lines of a rank that fails. The first rank that fails ends the others and sets the exit code; "
     "after --timeout, the exit code is 124.\n\n"
     "CAMPAIGN.toml with -o: measures links, kernels and models, then trains over the campaign's grid of nodes, ranks, "
-    "bandwidths and strategies; a stopped campaign resumes with the same command. `report` then calibrates, predicts and "
-    "compares.",
+    "bandwidths and strategies; a stopped campaign resumes with the same command. `report` then calibrates, predicts, "
+    "and compares.",
     epilog="\b\nExamples:\n  python -m evidence.lab run --nodes 4 --bandwidth '200 Mbit/s' -- python train.py\n"
     "  python -m evidence.lab run evidence/campaigns/campaign.toml -o out/lab",
 )
@@ -200,4 +189,4 @@ def _fail(context: click.Context, outcome: "LaunchResult") -> NoReturn:
 
 
 if __name__ == "__main__":
-    command(prog_name="python -m evidence.lab")
+    main(group=command, name="python -m evidence.lab")

@@ -67,7 +67,29 @@ class Failure(click.ClickException):
         refuse(self.message)
 
 
-class LazyGroup(options.CommandGroup):
+class ReportingGroup(options.CommandGroup):
+    """A group that reports a mistake of the user in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a mistake of the user becomes one line and exit code 2."""
+        try:
+            with files.watch_inputs():
+                return super().invoke(ctx)
+        except SimnetError as error:
+            raise Failure(str(error)) from error
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            at = error.ctx or ctx
+            raise Failure(
+                f"{error.format_message()}{_longer_option(error, at)} See: {at.command_path} --help"
+            ) from error
+        except KeyboardInterrupt:
+            tell(INTERRUPTION)
+            ctx.exit(INTERRUPTED)
+
+
+class LazyGroup(ReportingGroup):
     """A group whose commands are the objects `command` of modules in this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -114,24 +136,6 @@ class LazyGroup(options.CommandGroup):
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), about) for name, about in group.items()])
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a mistake of the user becomes one line and exit code 2."""
-        try:
-            with files.watch_inputs():
-                return super().invoke(ctx)
-        except SimnetError as error:
-            raise Failure(str(error)) from error
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            at = error.ctx or ctx
-            raise Failure(
-                f"{error.format_message()}{_longer_option(error, at)} See: {at.command_path} --help"
-            ) from error
-        except KeyboardInterrupt:
-            tell(INTERRUPTION)
-            ctx.exit(INTERRUPTED)
-
 
 def _longer_option(error: click.UsageError, ctx: click.Context) -> str:
     """Return a question for the option that an unknown one is the beginning of, where click has no nearer one."""
@@ -170,14 +174,14 @@ def cli() -> None:
     """Run `simnet`."""
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+def main(args: Sequence[str] | None = None, group: click.Group | None = None, name: str = "simnet") -> None:
+    """Run the command line, or that of another group, and exit."""
     # Most of what a command makes stays until it ends: a search for garbage finds little, and at the end costs most.
     is_alone = args is None
     if is_alone:
         gc.set_threshold(GARBAGE_AFTER)
     try:
-        sys.exit(cli(args=args, prog_name="simnet", standalone_mode=False))
+        sys.exit((group or cli)(args=args, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

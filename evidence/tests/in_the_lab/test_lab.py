@@ -73,9 +73,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     def start(script: str = SLEEPER, name: str = "lab") -> subprocess.Popen[str]:
         folder = tmp_path / name
         folder.mkdir()
-        command = ["lab", "run", "--nodes", "2", "--", "sh", "-c", script.format(folder=folder)]
+        command = ["run", "--nodes", "2", "--", "sh", "-c", script.format(folder=folder)]
         lab = subprocess.Popen(
-            [sys.executable, "-m", "simnet", *command],
+            [sys.executable, "-m", "evidence.lab", *command],
             cwd=ROOT,
             text=True,
             stdout=subprocess.PIPE,
@@ -310,7 +310,7 @@ def test_clean_tells_what_it_removed_and_what_it_left(start: Callable[..., subpr
     alive, killed = start(name="alive"), start(name="killed")
     killed.kill()
     killed.wait()
-    clean = [sys.executable, "-m", "simnet", "lab", "clean"]
+    clean = [sys.executable, "-m", "evidence.lab", "clean"]
     said = subprocess.run(clean, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert "removed 1 lab" in said
     assert f"process {alive.pid}" in said

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from evidence.lab import campaign, run_campaign
+from evidence.lab.__main__ import command
 from evidence.lab.campaign import Launch
 from evidence.lab.ranks import LaunchResult
 from evidence.lab.run_campaign import IdleProbe
@@ -15,7 +17,6 @@ from simnet.calibration.measurement_file import Setup
 from simnet.validation import decisions, training_steps
 from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.cli import assert_refused
-from tests.helpers.cli import run as command
 from tests.helpers.needs import needs
 from tests.helpers.refusals import refused
 from tests.helpers.training_samples import SETUP
@@ -216,7 +217,7 @@ class TestRun:
         write(tmp_path)
         Path("half").mkdir()
         Path("half/campaign.toml").write_text(TEXT)
-        assert_refused(command("lab", *args), message)
+        assert_refused(CliRunner().invoke(command, args), message)
 
 
 def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:

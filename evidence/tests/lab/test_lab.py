@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from evidence.lab import cables, machine, plan
+from evidence.lab.__main__ import command
 from evidence.lab.lab import check_command
 from evidence.lab.owner import Owner
 from evidence.lab.plan import LabSpec
@@ -31,7 +32,7 @@ def spec(num_nodes: int = 2, **more: Any) -> LabSpec:
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Run `python -m evidence.lab` and return the one line it refuses with."""
     with pytest.raises(SystemExit) as left:
-        main(["lab", *arguments])
+        main(arguments, command, "evidence.lab")
     said = capsys.readouterr().err
     assert left.value.code == 2
     assert said.count("\n") == 1

@@ -9,8 +9,8 @@ from evidence.lab import campaign, local_work, prediction
 from evidence.lab import page as campaign_page
 from evidence.lab.local_work import Repeated
 from evidence.lab.prediction import ADDED_UP, CampaignResult
+from evidence.tests import campaign_samples
 from evidence.tests.campaign_samples import OWN_S
-from tests.helpers import campaign_samples
 from tests.helpers.refusals import refused
 
 
