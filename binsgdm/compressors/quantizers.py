@@ -138,7 +138,7 @@ class NUQSGD(LevelQuantizer):
 
     With zero there are s = 2^(bits-1) - 2 levels between 0 and 1. With x = sqrt(n) / 2^s, the variance of a block of n
     is at most 1/8 + 2 x^2 / 9 times its squared L2 norm where x is below 9/4, and x - 1 times from there on (derived
-    in benchmarks/bounds.py; docs/evidence/binsgdm.md says how the paper's differs).
+    in evidence/benchmarks/bounds.py; docs/evidence/binsgdm.md says how the paper's differs).
 
     Attributes:
         bits: 2 to 7: with 7 the smallest level is 2^-62.

@@ -173,12 +173,21 @@ DRAWING = {"simulate", "sweep", "crossover", "advise", "race"}
 FORMS = {".json": "json", ".csv": "csv", ".toml": "toml", ".md": "prose"}
 
 
+FORMER = {"evidence.lab": ("simnet", "lab"), "evidence.studies": ("studies",)}
+"""What these were in checkouts that have no evidence/."""
+
+
 class Job(NamedTuple):
     """A Python command that is run in both checkouts; `{out}` stands for a folder."""
 
     title: str
     form: str
     arguments: tuple[str, ...]
+
+
+def is_former(checkout: Path) -> bool:
+    """Return whether a checkout is of the time before evidence/."""
+    return not (checkout / "evidence").is_dir()
 
 
 def quick_jobs(checkout: Path) -> Iterator[Job]:
@@ -207,12 +216,12 @@ def long_jobs(checkout: Path) -> Iterator[Job]:
     trace = str(golden / "calibrate" / "kineto_gloo_2_ranks.json.gz")
     yield simnet("calibrate nccl-tests", "prose", "calibrate", *logs, "--accept-poor-fit", "-o", "{out}/made.toml")
     yield simnet("calibrate trace", "prose", "calibrate", trace, "--batch", "8", "--workload", "{out}/made.toml")
-    for campaign in sorted(golden.glob("lab_*/campaign.toml")):
-        folder = campaign.parent
-        yield simnet(f"lab report {folder.name}", "prose", "lab", "report", str(folder), "--draws", "20", "-o", "{out}")
+    results = golden if is_former(checkout) else checkout / "evidence" / "results"
+    for campaign in sorted(results.glob("lab_*/campaign.toml")):
+        words = ("-m", "evidence.lab", "report", str(campaign.parent), "--draws", "20", "-o", "{out}")
+        yield Job(f"lab report {campaign.parent.name}", "prose", words)
     yield simnet("validate --published", "json", "validate", "--published", "-o", "{out}")
-    if (checkout / "studies").is_dir():
-        yield Job("training pages", "prose", ("-m", "studies", "tables"))
+    yield Job("training pages", "prose", ("-m", "evidence.studies", "tables"))
 
 
 def simnet(title: str, form: str, *arguments: str) -> Job:
@@ -230,6 +239,8 @@ def run(job: Job, checkout: Path, data: Path) -> dict[str, tuple[str, str]] | st
         out = Path(folder) / "out"
         out.mkdir()
         words = [word.replace("{out}", str(out)) for word in job.arguments]
+        if is_former(checkout) and words[1] in FORMER:
+            words[1:2] = FORMER[words[1]]
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False

@@ -223,7 +223,7 @@ class GradientsFile(Struct, frozen=True):
 
 @lru_cache(maxsize=32)
 def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
-    """Read a gradients file, made by studies/export_models.py, once for each state of it."""
+    """Read a gradients file, made by evidence/studies/export_models.py, once for each state of it."""
     path = files.gradients_path(name)
     data = schema.decode(GradientsFile, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)

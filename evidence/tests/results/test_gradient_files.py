@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from evidence import ROOT
 from tests.helpers.needs import needs
 
-ROOT = Path(__file__).resolve().parents[2]
 GRADIENTS_DIR = ROOT / "scenarios" / "workloads" / "gradients"
 
 # Parameters and tensors; a tied tensor counts once, and BERT has both pre-training heads. Source: `num_params` of the
@@ -147,19 +143,10 @@ def test_a_file_has_one_tensor_a_line(gradients: dict[str, Any]) -> None:
     assert text.count("\n    [") == len(gradients["tensors"])
 
 
-def load_exporter() -> ModuleType:
-    specification = importlib.util.spec_from_file_location("export_models", ROOT / "studies" / "export_models.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    specification.loader.exec_module(module)
-    return module
-
-
 def test_regenerating_resnet50_gives_the_shipped_file() -> None:
     needs("torch", "torchvision")
-    exporter = load_exporter()
+    from evidence.studies import export_models as exporter
+
     (definition,) = [one for one in exporter.WITH_GRADIENTS if one.name == "resnet50"]
     regenerated = json.loads(exporter.to_json(exporter.describe(definition)))
     shipped = load("resnet50")
