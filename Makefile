@@ -12,6 +12,7 @@ PYTEST_ARGS ?= -n $(WORKERS) --dist worksteal
 test: WORKERS = $(CORES)
 EXAMPLES ?= all
 DEMO_ARGS ?=
+COVERAGE := --cov=simnet --cov=binsgdm --cov-branch --cov-report=term:skip-covered
 GPU_OUT := out/gpu
 GPU_ARGS ?=
 # Empty: the newest torch that the driver can run.
@@ -52,7 +53,9 @@ evidence: $(VENV)/.installed-dev ## the tests of the evidence; then, one after a
 check: lint ## what CI runs: format, lint, types, all tests but those of `make nightly`
 	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci types test-all
 
-nightly: check nightly-test evidence ## what CI runs, the site, notebooks, wheel, browser and libraries, what times something, and the evidence
+nightly: ## what CI runs, with the branches that no test takes; site, notebooks, wheel, browser and libraries; what times something; the evidence
+	@$(MAKE) --no-print-directory check PYTEST_ARGS="$(PYTEST_ARGS) $(COVERAGE)"
+	@$(MAKE) --no-print-directory nightly-test evidence
 
 lint: $(VENV)/.installed-dev ## ruff: its format, which `.venv/bin/ruff format .` repairs, and its rules
 	$(BIN)/ruff format --check .
