@@ -84,6 +84,16 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
         raise SimnetError(_sentence(origins, path, text, path)) from error
 
 
+def converted(kind: Any, data: object) -> Any:
+    """Return data as a type that msgspec knows.
+
+    Raises:
+        FieldError: they do not fit it.
+    """
+    check(type_of(kind), data)
+    return msgspec.convert(data, kind, dec_hook=_read_custom)
+
+
 def _checked(info: types.Type, data: object) -> object:
     """Return data that fit a type, whole numbers as such."""
     while True:
@@ -168,9 +178,9 @@ def _contradiction(message: str) -> tuple[KeyPath, str]:
 
 
 @cache
-def type_of(struct: type) -> types.Type:
-    """Return the type description of a struct, or of a union of structs."""
-    return types.type_info(struct)
+def type_of(kind: type) -> types.Type:
+    """Return the description of a type."""
+    return types.type_info(kind)
 
 
 def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
@@ -181,7 +191,7 @@ def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
     """
     match info:
         case types.Metadata():
-            check(info.type, given, path)
+            _check_with_rule(info, given, path)
         case types.StructType():
             _check_struct(info, given, path)
         case types.UnionType():
@@ -190,12 +200,24 @@ def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
             for key, value in _table(given, path, ()).items():
                 check(info.value_type, value, (*path, str(key)))
         case types.VarTupleType() | types.ListType():
-            for index, item in enumerate(_list(given, path)):
+            items = _list(given, path)
+            _require(len(items) >= (info.min_length or 0), given, "write a list that is not empty", path)
+            for index, item in enumerate(items):
                 check(info.item_type, item, (*path, str(index)))
         case types.TupleType():
             _check_tuple(info, given, path)
         case _:
             _check_leaf(info, given, path)
+
+
+def _check_with_rule(info: types.Metadata, value: object, path: KeyPath) -> None:
+    """Check data against a type that says by itself what fits."""
+    try:
+        check(info.type, value, path)
+    except FieldError as error:
+        if info.extra is None or error.path != path:
+            raise
+        raise FieldError(path, f"{shown(value)}: {info.extra['rule']}") from error
 
 
 def _check_leaf(info: types.Type, given: object, path: KeyPath) -> None:
