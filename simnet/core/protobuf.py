@@ -122,8 +122,8 @@ def unpacked(layout: str, value: WireValue) -> float:
     data = as_bytes(value)
     if len(data) != struct.calcsize(layout):
         raise DamagedMessageError
-    found: float = struct.unpack(layout, data)[0]
-    return found
+    number: float = struct.unpack(layout, data)[0]
+    return number
 
 
 def encoded_varint(value: int) -> bytes:

@@ -133,10 +133,10 @@ class StructRegistry(Generic[T]):
         for point in entry_points(group=self.entry_points):
             try:
                 with redirect_stdout(sys.stderr):  # results on standard output stay what they are
-                    found = point.load()
-                if isinstance(found, type) and issubclass(found, self.base):
-                    self.register(found)
-                elif not isinstance(found, ModuleType):
+                    loaded = point.load()
+                if isinstance(loaded, type) and issubclass(loaded, self.base):
+                    self.register(loaded)
+                elif not isinstance(loaded, ModuleType):
                     raise TypeError(f"{point.value} must name a {self.noun} or a module")
             except (Exception, SystemExit) as error:  # foreign code may fail in any way; the rest must go on working
                 why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -46,9 +46,9 @@ def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
             effect.
     """
     loaded = [_loaded(path) for path in paths]
-    traces = [(one, path) for one, path in zip(loaded, paths, strict=True) if not isinstance(one, ChakraTrace)]
+    traces = [(trace, path) for trace, path in zip(loaded, paths, strict=True) if not isinstance(trace, ChakraTrace)]
     if not traces:
-        ranks = [_chakra_rank(one, path) for one, path in zip(loaded, paths, strict=True)]  # type: ignore[arg-type]
+        ranks = [_chakra_rank(trace, path) for trace, path in zip(loaded, paths, strict=True)]  # type: ignore[arg-type]
         return _chakra_step(ranks, options)
     if len(paths) > 1:
         raise SimnetError(
@@ -68,8 +68,8 @@ def _profiled_step(data: Mapping[str, Any], path: Path, options: ImportOptions) 
 
 def _chakra_rank(trace: ChakraTrace, path: Path) -> ChakraRank:
     """Return the trace of a rank, whose number may stand in the name of its file."""
-    found = _RANK.search(path.name)
-    return ChakraRank(trace=trace, rank=int(found[1]) if found else None, where=files.label(path))
+    match = _RANK.search(path.name)
+    return ChakraRank(trace=trace, rank=int(match[1]) if match else None, where=files.label(path))
 
 
 def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:
@@ -79,10 +79,10 @@ def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:
     if not data:
         raise SimnetError(f"{where}: is empty; give a Chakra execution trace, or one of torch.profiler")
     if chakra_file.is_json(data):
-        found = chakra_file.json_objects(data, where)
-        if len(found) == 1 and kineto.looks_like(found[0]):
-            return found[0]
-        trace = chakra_file.parse_json(found, where)
+        objects = chakra_file.json_objects(data, where)
+        if len(objects) == 1 and kineto.looks_like(objects[0]):
+            return objects[0]
+        trace = chakra_file.parse_json(objects, where)
     else:
         trace = chakra_file.parse_protobuf(data, where)
     chakra_file.check_version(trace, where)
@@ -103,20 +103,20 @@ def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFil
 
 
 def _world(first: ChakraRank, groups: Mapping[str, Ranks], options: ImportOptions) -> WorldShape:
-    own = chakra.own_layout(first.trace, first.where)
+    exported = chakra.own_layout(first.trace, first.where)
     known = {**chakra.pg_ranks(first.trace, first.where), **groups}
     largest = max((max(ranks) + 1 for ranks in known.values() if ranks), default=0)
-    if own is not None:
+    if exported is not None:
         return layouts.world_shape(
-            options.num_nodes or own.num_nodes,
-            options.ranks_per_node or own.ranks_per_node,
-            own.world_size,
+            options.num_nodes or exported.num_nodes,
+            options.ranks_per_node or exported.ranks_per_node,
+            exported.world_size,
             None,
             first.where,
         )
-    is_told = largest and not (options.num_nodes and options.ranks_per_node)
+    says_size = largest and not (options.num_nodes and options.ranks_per_node)
     return layouts.world_shape(
-        options.num_nodes, options.ranks_per_node, largest if is_told else None, None, first.where
+        options.num_nodes, options.ranks_per_node, largest if says_size else None, None, first.where
     )
 
 

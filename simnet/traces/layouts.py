@@ -58,15 +58,15 @@ def world_shape(
         tells = "a trace does not say" if world_size is None else f"the trace has {world_size} ranks and does not say"
         option = "--nodes N --ranks-per-node G" if world_size is None else "--ranks-per-node G"
         raise SimnetError(f"{where}: {tells} on how many nodes they are; add {option}")
-    found = WorldShape(num_nodes=num_nodes, ranks_per_node=ranks_per_node)
-    if world_size is not None and found.size != world_size:
+    world = WorldShape(num_nodes=num_nodes, ranks_per_node=ranks_per_node)
+    if world_size is not None and world.size != world_size:
         raise SimnetError(
             f"{where}: {num_nodes} nodes of {ranks_per_node} ranks: the trace has {world_size} ranks; "
             "give --nodes and --ranks-per-node whose product is that"
         )
-    if found.size > MAX_RANKS:
+    if world.size > MAX_RANKS:
         raise SimnetError(f"{where}: {num_nodes} nodes of {ranks_per_node} ranks: at most {MAX_RANKS} ranks")
-    return found
+    return world
 
 
 def shape_of(ranks: Sequence[int], name: str, world: WorldShape, where: str) -> RecordedGroup:
@@ -92,11 +92,11 @@ def shape_of(ranks: Sequence[int], name: str, world: WorldShape, where: str) -> 
 
 def number_of_group(ranks: Sequence[int], name: str, world: WorldShape, groups: list[RecordedGroup], where: str) -> int:
     """Return the number among groups of the one of these ranks; one of a new shape is added."""
-    found = shape_of(ranks, name, world, where)
+    group = shape_of(ranks, name, world, where)
     for number, known in enumerate(groups):
-        if (known.size, known.stride) == (found.size, found.stride):
+        if (known.size, known.stride) == (group.size, group.stride):
             return number
-    groups.append(found)
+    groups.append(group)
     return len(groups) - 1
 
 
@@ -143,19 +143,19 @@ def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str)
     clocks: dict[int, Clock] = {}
     # The clock of each operation by its place, for what another one implies; the last one is the stream's own.
     ended: list[list[Clock]] = [[] for _ in names]
-    for one in _in_order(work, where):
-        needed = _latest([clocks[key] for key in one.after], len(names))
-        if one.operation is None:
-            clocks[one.key] = needed
+    for span in _in_order(work, where):
+        needed = _latest([clocks[key] for key in span.after], len(names))
+        if span.operation is None:
+            clocks[span.key] = needed
             continue
-        stream = numbers[one.stream]
-        own = ended[stream][-1] if streams[stream] else [0] * len(names)
-        waits = tuple(_waits(needed, own, stream, ended))
-        streams[stream].append(msgspec.structs.replace(one.operation, after=waits))
-        clock = _latest([own, needed], len(names))
+        stream = numbers[span.stream]
+        stream_clock = ended[stream][-1] if streams[stream] else [0] * len(names)
+        waits = tuple(_waits(needed, stream_clock, stream, ended))
+        streams[stream].append(msgspec.structs.replace(span.operation, after=waits))
+        clock = _latest([stream_clock, needed], len(names))
         clock[stream] = len(streams[stream])
         ended[stream].append(clock)
-        clocks[one.key] = clock
+        clocks[span.key] = clock
     pairs = zip(names.values(), streams, strict=True)
     return tuple(RecordedStream(name=name, operations=tuple(operations)) for name, operations in pairs)
 
@@ -164,9 +164,11 @@ def _latest(clocks: Sequence[Clock], length: int) -> Clock:
     return [max(counts) for counts in zip(*clocks, strict=True)] if clocks else [0] * length
 
 
-def _waits(needed: Clock, own: Clock, stream: int, ended: Sequence[Sequence[Clock]]) -> Iterator[tuple[int, int]]:
+def _waits(
+    needed: Clock, stream_clock: Clock, stream: int, ended: Sequence[Sequence[Clock]]
+) -> Iterator[tuple[int, int]]:
     """Yield what is left to wait for: of each other stream the latest, unless another of these waits for that."""
-    left = {other: count for other, count in enumerate(needed) if other != stream and count > own[other]}
+    left = {other: count for other, count in enumerate(needed) if other != stream and count > stream_clock[other]}
     for other, count in left.items():
         if not any(third != other and ended[third][many - 1][other] >= count for third, many in left.items()):
             yield other, count - 1
@@ -174,13 +176,13 @@ def _waits(needed: Clock, own: Clock, stream: int, ended: Sequence[Sequence[Cloc
 
 def _in_order(work: Sequence[TracedWork], where: str) -> Iterator[TracedWork]:
     """Yield the work so that all comes after what it waits for, else in the order of the trace."""
-    by_key = {one.key: one for one in work}
+    by_key = {span.key: span for span in work}
     followers: dict[int, list[int]] = {key: [] for key in by_key}
-    missing = {one.key: len(one.after) for one in work}
-    for one in work:
-        for key in one.after:
-            followers[key].append(one.key)
-    ready = [(one.rank_in_time, one.key) for one in work if not one.after]
+    missing = {span.key: len(span.after) for span in work}
+    for span in work:
+        for key in span.after:
+            followers[key].append(span.key)
+    ready = [(span.rank_in_time, span.key) for span in work if not span.after]
     heapq.heapify(ready)
     while ready:
         _, key = heapq.heappop(ready)
@@ -206,26 +208,27 @@ def _circle(by_key: Mapping[int, TracedWork], stuck: Mapping[int, int]) -> str:
 
 def merged(streams: Sequence[RecordedStream]) -> tuple[RecordedStream, ...]:
     """Return the streams with neighbours joined that compute in one part of the step, with no wait between them."""
-    waited_for = {wait for stream in streams for one in stream.operations for wait in one.after}
+    waited_for = {wait for stream in streams for operation in stream.operations for wait in operation.after}
     places: dict[tuple[int, int], tuple[int, int]] = {}
     joined: list[list[RecordedOperation]] = []
     for number, stream in enumerate(streams):
-        found: list[RecordedOperation] = []
-        for position, one in enumerate(stream.operations):
-            if found and (number, position - 1) not in waited_for and _is_same(found[-1], one):
-                found[-1] = _sum(found[-1], one)
+        operations: list[RecordedOperation] = []
+        for position, operation in enumerate(stream.operations):
+            if operations and (number, position - 1) not in waited_for and _is_same(operations[-1], operation):
+                operations[-1] = _sum(operations[-1], operation)
             else:
-                found.append(one)
-            places[number, position] = (number, len(found) - 1)
-        joined.append(found)
+                operations.append(operation)
+            places[number, position] = (number, len(operations) - 1)
+        joined.append(operations)
     return tuple(
         RecordedStream(
             name=stream.name,
             operations=tuple(
-                msgspec.structs.replace(one, after=tuple(places[wait] for wait in one.after)) for one in found
+                msgspec.structs.replace(operation, after=tuple(places[wait] for wait in operation.after))
+                for operation in operations
             ),
         )
-        for stream, found in zip(streams, joined, strict=True)
+        for stream, operations in zip(streams, joined, strict=True)
     )
 
 
@@ -266,7 +269,7 @@ def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> Recorded
 
 
 def _mean(operations: Sequence[RecordedOperation]) -> RecordedOperation:
-    seconds = sum(one.seconds for one in operations) / len(operations)
+    seconds = sum(operation.seconds for operation in operations) / len(operations)
     return msgspec.structs.replace(operations[0], seconds=seconds) if len(operations) > 1 else operations[0]
 
 
@@ -274,36 +277,36 @@ def _check_alike(first: RecordedLayout, other: RecordedLayout, first_place: str,
     rule = "a step file holds symmetric ranks; give traces of ranks that are alike"
     if len(first.streams) != len(other.streams):
         raise SimnetError(f"{place}: has {len(other.streams)} streams, {first_place} has {len(first.streams)}: {rule}")
-    for number, (stream, given) in enumerate(zip(first.streams, other.streams, strict=True)):
-        pairs = list(zip(stream.operations, given.operations, strict=False))
-        for position, (expected, found) in enumerate(pairs):
-            if _essence(expected, first) != _essence(found, other):
+    for number, (stream, other_stream) in enumerate(zip(first.streams, other.streams, strict=True)):
+        pairs = list(zip(stream.operations, other_stream.operations, strict=False))
+        for position, (expected, differing) in enumerate(pairs):
+            if _essence(expected, first) != _essence(differing, other):
                 raise SimnetError(
-                    f"{place}: operation {position} of stream {number} is {_text(found, other)}, in {first_place} "
+                    f"{place}: operation {position} of stream {number} is {_text(differing, other)}, in {first_place} "
                     f"{_text(expected, first)}: {rule}"
                 )
-        if len(stream.operations) != len(given.operations):
+        if len(stream.operations) != len(other_stream.operations):
             raise SimnetError(
-                f"{place}: stream {number} has {len(given.operations)} operations, in {first_place} "
+                f"{place}: stream {number} has {len(other_stream.operations)} operations, in {first_place} "
                 f"{len(stream.operations)}: {rule}"
             )
 
 
-def _essence(one: RecordedOperation, layout: RecordedLayout) -> tuple[object, ...]:
+def _essence(operation: RecordedOperation, layout: RecordedLayout) -> tuple[object, ...]:
     """Return what must be alike; work of the GPU alone may differ."""
-    if one.kind == "compute":
-        return one.kind, one.after
-    group = layout.groups[one.group]
-    return one.kind, group.size, group.stride, one.message_bytes, one.after
+    if operation.kind == "compute":
+        return operation.kind, operation.after
+    group = layout.groups[operation.group]
+    return operation.kind, group.size, group.stride, operation.message_bytes, operation.after
 
 
-def _text(one: RecordedOperation, layout: RecordedLayout) -> str:
-    waits = f" after {[list(wait) for wait in one.after]}" if one.after else ""
-    if one.kind == "compute":
+def _text(operation: RecordedOperation, layout: RecordedLayout) -> str:
+    waits = f" after {[list(wait) for wait in operation.after]}" if operation.after else ""
+    if operation.kind == "compute":
         return f"compute{waits}"
-    group = layout.groups[one.group]
+    group = layout.groups[operation.group]
     shape = f"{group.size} ranks" + (f", stride {group.stride}" if group.stride > 1 else "")
-    return f"{one.kind} of {format_bytes(one.message_bytes)} on {shape}{waits}"
+    return f"{operation.kind} of {format_bytes(operation.message_bytes)} on {shape}{waits}"
 
 
 def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
@@ -317,8 +320,8 @@ def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
     Raises:
         SimnetError: none carries anything: then the trace does not say the bytes.
     """
-    sent = [one for one in layout.operations if one.kind not in {"compute", "barrier"}]
-    empty = sum(one.message_bytes == 0 for one in sent)
+    sent = [operation for operation in layout.operations if operation.kind not in {"compute", "barrier"}]
+    empty = sum(operation.message_bytes == 0 for operation in sent)
     if empty and empty == len(sent):
         raise SimnetError(
             f"{where}: {says}: 0 in all {empty} collectives: a collective must say its bytes; make the trace again"

@@ -66,7 +66,7 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
     """Return what one rank ran, in the order of launches."""
     ordered = sorted(spans, key=lambda span: (span.start_s, span.end_s, span.operation))
     ran = {span.operation: at for at, span in enumerate(ordered) if span.operation is not None}
-    found: list[TracedKernel] = []
+    kernels: list[TracedKernel] = []
     launch = 0
     for span in ordered:
         which = span.operation
@@ -75,10 +75,10 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
         for work in sorted(_waited(which, streams, ran)):
             launch += 1
             # The record of an event is numbered just after the launch of what it follows.
-            waits.append((launch, found[work].launch + 1, work))
+            waits.append((launch, kernels[work].launch + 1, work))
         operation = streams[which.stream][which.position]
         sent = operation if isinstance(operation, Communicate) else None
-        found.append(
+        kernels.append(
             TracedKernel(
                 span=span,
                 stream=stream_number(which.stream),
@@ -91,7 +91,7 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
             )
         )
         launch += 2
-    return tuple(found)
+    return tuple(kernels)
 
 
 def _waited(which: OperationId, streams: Streams, ran: Mapping[OperationId, int]) -> Iterator[int]:
@@ -99,16 +99,16 @@ def _waited(which: OperationId, streams: Streams, ran: Mapping[OperationId, int]
     seen: set[OperationId] = set()
     asked = list(streams[which.stream][which.position].after)
     while asked:
-        one = OperationId(*asked.pop())
-        if one in seen or one.stream == which.stream:
+        operation_id = OperationId(*asked.pop())
+        if operation_id in seen or operation_id.stream == which.stream:
             continue
-        seen.add(one)
-        if one in ran:
-            yield ran[one]
+        seen.add(operation_id)
+        if operation_id in ran:
+            yield ran[operation_id]
             continue
-        asked += streams[one.stream][one.position].after
-        if one.position:
-            asked.append(OperationId(one.stream, one.position - 1))
+        asked += streams[operation_id.stream][operation_id.position].after
+        if operation_id.position:
+            asked.append(OperationId(operation_id.stream, operation_id.position - 1))
 
 
 def stream_number(stream: int) -> int:
@@ -126,7 +126,11 @@ def phases(kernels: Sequence[TracedKernel]) -> Iterator[tuple[IterationPart, int
 
     Kernels of a codec belong to the phase in which they run.
     """
-    computed = [one for one in kernels if one.stream == COMPUTE_STREAM and one.part not in {None, "encode", "decode"}]
+    computed = [
+        kernel
+        for kernel in kernels
+        if kernel.stream == COMPUTE_STREAM and kernel.part not in {None, "encode", "decode"}
+    ]
     at = 0
     while at < len(computed):
         last = at
@@ -170,12 +174,12 @@ class TraceOfRank:
         self._device = self.rank % run_result.ranks_per_node
         self._launches = kernels[-1].launch + 1
         alike_s = result.iteration_s if plan.program.period == 1 else max(span.end_s for span in result.spans)
-        self._length_ns = max(nanoseconds(alike_s), *(one.end_ns for one in kernels))
+        self._length_ns = max(nanoseconds(alike_s), *(kernel.end_ns for kernel in kernels))
         is_plain = plan.program.payload_bytes == prepared.step.gradient_bytes
-        own = run_result.scenario.workload.dtype if is_plain else None
+        model_dtype = run_result.scenario.workload.dtype if is_plain else None
         # Codes are bytes.
-        self._dtype = _DTYPES.get(getattr(plan.strategy, "wire_dtype", None) or own, "Byte")
-        self._arguments = [self._arguments_of(one) for one in kernels]
+        self._dtype = _DTYPES.get(getattr(plan.strategy, "wire_dtype", None) or model_dtype, "Byte")
+        self._arguments = [self._arguments_of(kernel) for kernel in kernels]
 
         def nic_bytes(sent: Communicate) -> float:
             # Out of the busiest node.
@@ -200,7 +204,7 @@ class TraceOfRank:
             yield _metadata("process_sort_index", pid, 0, {"sort_index": order})
         yield _metadata("thread_name", HOST, HOST_THREAD, {"name": "steps and launches (not simulated)"})
         for number, operations in enumerate(self._streams):
-            is_sending = any(isinstance(one, Communicate) for one in operations)
+            is_sending = any(isinstance(operation, Communicate) for operation in operations)
             label = "compute" if number == 0 else "communication" if is_sending else "side work"
             stream = stream_number(number)
             yield _metadata("thread_name", self._device, stream, {"name": f"stream {stream}: {label}"})
@@ -313,7 +317,7 @@ class TracedGroups:
 
     def config(self) -> list[dict[str, Any]]:
         """Return the groups for the trace's header; those of very many ranks go without a list of them."""
-        found = []
+        groups = []
         for number, group in enumerate(self._groups):
             size = group.size if group else self._world_size
             known: Event = {
@@ -322,8 +326,8 @@ class TracedGroups:
                 "backend_config": "cuda:nccl",
                 "pg_size": size,
             }
-            found.append(known | ({"ranks": self._ranks(group, size)} if size <= MOST_RANKS else {}))
-        return found
+            groups.append(known | ({"ranks": self._ranks(group, size)} if size <= MOST_RANKS else {}))
+        return groups
 
     def _ranks(self, group: Group | None, number: int) -> list[int]:
         if group is None:
@@ -428,7 +432,7 @@ def _bytes(run_result: RunResult, result: StrategyResult, scenario: Scenario, pa
     title = f"{result.strategy}{' (baseline)' if is_baseline else ''}, simulated"
     trace = {
         **_header(run_result, traced, title, plan),
-        "traceEvents": [*traced.names(title), *(one for n in range(iterations) for one in traced.iteration(n))],
+        "traceEvents": [*traced.names(title), *(event for n in range(iterations) for event in traced.iteration(n))],
         "traceName": path.name,
     }
     data = msgspec.json.encode(trace)

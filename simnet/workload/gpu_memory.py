@@ -127,9 +127,9 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
     A workload without `memory` has parameters in the number format of its gradients, and the state of the optimizer
     that its compute rows or its work name; its activations are not known.
     """
-    optimizer, given = _optimizer(workload, cluster), workload.memory
+    optimizer, measured = _optimizer(workload, cluster), workload.memory
     update = UPDATE_COPIES[optimizer] if optimizer else 0
-    if given is None:
+    if measured is None:
         state = None if optimizer is None else STATE_COPIES[optimizer] * step.gradient_bytes
         return ModelMemory(
             parameters=step.gradient_bytes,
@@ -139,12 +139,12 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
             activations=None,
         )
     return ModelMemory(
-        parameters=float(given.parameters),
-        gradients=float(given.gradients),
-        optimizer=EIGHT_BIT_STATE * step.num_elements if given.adam == "8bit" else float(given.optimizer),
-        update=update * given.gradients if given.adam == "foreach" else 0.0,
-        activations=given.kept_per_sample(workload.checkpointing) * step.samples,
-        gradient_as_bucket_view=given.gradient_as_bucket_view,
+        parameters=float(measured.parameters),
+        gradients=float(measured.gradients),
+        optimizer=EIGHT_BIT_STATE * step.num_elements if measured.adam == "8bit" else float(measured.optimizer),
+        update=update * measured.gradients if measured.adam == "foreach" else 0.0,
+        activations=measured.kept_per_sample(workload.checkpointing) * step.samples,
+        gradient_as_bucket_view=measured.gradient_as_bucket_view,
     )
 
 
@@ -177,7 +177,10 @@ def at_peak(rank: RankMemory, model: ModelMemory, step: Step, gpu_bytes: float |
             there from the first one on, else backward makes them while it frees activations.
         gpu_bytes: memory of the GPU, if it is known.
     """
-    most = max(_moments(rank, model, step), key=lambda one: one.gradients + one.activations + one.gathered + one.update)
+    most = max(
+        _moments(rank, model, step),
+        key=lambda moment: moment.gradients + moment.activations + moment.gathered + moment.update,
+    )
     unknown = {"optimizer state": rank.optimizer is None, "activations": model.activations is None}
     return GpuMemory(
         parameters=rank.parameters,
@@ -224,6 +227,6 @@ def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_Held
 def _made_in_backward(step: Step) -> Iterator[tuple[float, float]]:
     """Yield elements and fraction of backward of each tensor; of a total, of many equal pieces."""
     if step.tensors:
-        yield from ((one.num_elements, one.backward_fraction) for one in step.tensors)
+        yield from ((tensor.num_elements, tensor.backward_fraction) for tensor in step.tensors)
     else:
         yield from [(step.num_elements / PIECES, 1 / PIECES)] * PIECES

@@ -156,17 +156,17 @@ def _num_elements(workload: Workload, tensors: tuple[Tensor, ...]) -> float:
 
 def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
     """Return the tensors in ready order, and the FLOPs of forward and of backward if a gradients file counts them."""
-    given = {
+    sources = {
         "gradients": workload.gradients is not None,
         "tensors": bool(workload.tensors),
         "gradient": workload.gradient_bytes is not None,
         "num_elements": workload.num_elements is not None,
     }
-    named = [key for key, is_given in given.items() if is_given]
+    named = [key for key, is_there in sources.items() if is_there]
     if len(named) != 1:
         raise SimnetError(
             f"{workload.label}: {' and '.join(named) or 'no gradients'}: must be given once; give one of "
-            f"{', '.join(given)}"
+            f"{', '.join(sources)}"
         )
     if workload.gradients is not None:
         name = workload.gradients
@@ -279,7 +279,7 @@ def convolutions_in(tensors: tuple[Tensor, ...]) -> float | None:
     """Return the fraction of backward until gradients of kernels of convolutions; None where shapes are missing."""
     if not tensors or any(tensor.shape is None for tensor in tensors):
         return None
-    return sum(one.backward_fraction for one in tensors if _is_of_convolution(one.shape or ()))
+    return sum(tensor.backward_fraction for tensor in tensors if _is_of_convolution(tensor.shape or ()))
 
 
 def _is_of_convolution(shape: Shape) -> bool:
