@@ -162,7 +162,7 @@ def _trainings(
     curves: tuple[str, ...], scenario: Scenario, metric: str | None, ranks: int | None
 ) -> tuple[Convergence, tuple[str, ...]]:
     """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
-    from simnet.analysis.logged_trainings import load_logs, names_a_log
+    from simnet.analysis.training_logs import load_logs, names_a_log
 
     of_files = [text for text in curves if not names_a_log(text)]
     if not of_files:
