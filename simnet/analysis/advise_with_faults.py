@@ -54,8 +54,8 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
     asked[_WITHOUT_COMM] = free_communication(asked[advice.baseline])
     results = {}
-    for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
-        results[name] = found
+    for name, times in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
+        results[name] = times
         progress(1)
     baseline, plain_s = results[advice.baseline], results[_PLAIN].p50_s if _PLAIN in results else None
     rows = [_as_it_is(row, results[row.name], baseline, plain_s) for row in advice.systems]
@@ -84,16 +84,16 @@ class _PeriodTimes(NamedTuple):
 
 def _simulated(asked: tuple[str, Scenario]) -> tuple[str, _PeriodTimes]:
     name, scenario = asked
-    strategy, found = scenario.strategy, _of_periods(scenario)
+    strategy, times = scenario.strategy, _of_periods(scenario)
     stage = strategy.dense_stage(None)
     if stage is None or not strategy.dense_fraction:
-        return name, found
+        return name, times
     dense = _of_periods(replace(scenario, strategy=stage.strategy))
     p50_s, p95_s = (
         StageTimes(own_s, dense_s).mean_s(strategy.dense_fraction)
-        for own_s, dense_s in ((found.p50_s, dense.p50_s), (found.p95_s, dense.p95_s))
+        for own_s, dense_s in ((times.p50_s, dense.p50_s), (times.p95_s, dense.p95_s))
     )
-    return name, found._replace(p50_s=p50_s, p95_s=p95_s)
+    return name, times._replace(p50_s=p50_s, p95_s=p95_s)
 
 
 def _of_periods(scenario: Scenario) -> _PeriodTimes:
@@ -105,12 +105,12 @@ def _of_periods(scenario: Scenario) -> _PeriodTimes:
     return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
 
 
-def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None) -> RankedSystem:
+def _as_it_is(row: RankedSystem, times: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None) -> RankedSystem:
     step = FaultyStep(
-        p50_s=found.p50_s,
-        p95_s=found.p95_s,
-        speedup_p50=baseline.p50_s / found.p50_s,
-        speedup_p95=baseline.p95_s / found.p95_s,
+        p50_s=times.p50_s,
+        p95_s=times.p95_s,
+        speedup_p50=baseline.p50_s / times.p50_s,
+        speedup_p95=baseline.p95_s / times.p95_s,
     )
     change = step.speedup_p50 / row.speedup.value
     return replace(
@@ -120,7 +120,7 @@ def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, pl
         records=tuple(_scaled_record(record, change) for record in row.records),
         speedup_vs_plain=plain_s and plain_s / step.p50_s,
         headroom_s=baseline.p50_s / PAYS - step.p50_s,
-        longest_pause_s=found.longest_pause_s,
+        longest_pause_s=times.longest_pause_s,
         faster_in=(),
         pays_in=(),
         curve=(),

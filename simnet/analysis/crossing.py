@@ -85,11 +85,11 @@ def _interpolated(known: dict[Number, float], turn: int) -> Number:
     Some turns, and wherever the line leads out of the bracket, the midpoint.
     """
     low, high = _bracket(known)
-    one, other = sorted(known, key=lambda value: abs(known[value]))[:2]
+    nearest, other = sorted(known, key=lambda value: abs(known[value]))[:2]
     is_halving = turn % TURNS_PER_HALVING == TURNS_PER_HALVING - 1
-    if not is_halving and one > 0 < other and known[one] != known[other]:
-        exponent = known[one] / (known[one] - known[other])
-        guess: float = one * (other / one) ** min(max(exponent, -99.0), 99.0)  # further out the power overflows
+    if not is_halving and nearest > 0 < other and known[nearest] != known[other]:
+        exponent = known[nearest] / (known[nearest] - known[other])
+        guess: float = nearest * (other / nearest) ** min(max(exponent, -99.0), 99.0)  # further out the power overflows
         if low < guess < high:
             return guess
     return midpoint(low, high)

@@ -257,10 +257,10 @@ def speedup_of(result: RunResult, simulate: Callable[[Scenario], RunResult]) -> 
     )
 
 
-def _same_times(one: Trial, other: Trial) -> bool:
+def _same_times(trial: Trial, other: Trial) -> bool:
     """Tell whether two values give the same times, but for rounding."""
-    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
-        one.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
+    return math.isclose(trial.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
+        trial.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
     )
 
 
@@ -287,13 +287,13 @@ def _reason(scenario: Scenario, key: str) -> str:
     return next((reason for reason, holds in reasons.items() if holds), other)
 
 
-def _number(scenario: Scenario, key: str, given: object) -> Number:
+def _number(scenario: Scenario, key: str, written: object) -> Number:
     """Return the number that a key has in a scenario."""
     value: Any = scenario
     for name in key.split("."):
         value = _member(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SimnetError(f"--break-even: {key}: {given!r}: not a number; give the key of a number or a quantity")
+        raise SimnetError(f"--break-even: {key}: {written!r}: not a number; give the key of a number or a quantity")
     return value
 
 

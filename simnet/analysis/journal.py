@@ -102,7 +102,7 @@ class Journal:
         elif tables != [_TABLE]:
             raise SimnetError(f"{self.path}: no journal of this version of simnet; delete it, {_ELSEWHERE}")
         # The whole file is read for that. Else damage might be found after hours, with new points in the file.
-        if [one for (one,) in database.execute("PRAGMA integrity_check(1)")] != [b"ok"]:
+        if [finding for (finding,) in database.execute("PRAGMA integrity_check(1)")] != [b"ok"]:
             raise SimnetError(f"{self.path}: {_DAMAGED}")
         database.execute("COMMIT")
         ((last,),) = database.execute("SELECT max(place) FROM points")
@@ -153,8 +153,8 @@ class Journal:
 
     def place_of(self, key: str) -> int | None:
         """Return the place of a point by the content hash of its scenario; None if it is not there."""
-        found = self._fetched("SELECT place FROM points WHERE key = ?", key)
-        return None if found is None else int(found[0])
+        row = self._fetched("SELECT place FROM points WHERE key = ?", key)
+        return None if row is None else int(row[0])
 
     def outcome_at(self, place: int, scenario: Scenario | None = None) -> RunResult | str:
         """Return what a point came to: its result, or the reason why it is refused.

@@ -40,11 +40,11 @@ def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> Ru
     """
     scenario = result.scenario
     check(scenario)
-    own = replace(result.result, lost_time=_lost(scenario, result.result, progress))
+    strategy = replace(result.result, lost_time=_lost(scenario, result.result, progress))
     baseline, compared = result.baseline, result.compared
     if baseline is not None and compared is not None:
         baseline = replace(baseline, lost_time=_lost(compared, baseline, progress))
-    return replace(result, result=own, baseline=baseline)
+    return replace(result, result=strategy, baseline=baseline)
 
 
 def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> LostTime:
@@ -60,9 +60,9 @@ def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> Lost
     asked = replace(scenario, baseline=None, run=run)
 
     def lost_to(cluster: Cluster) -> StepTimes:
-        found = simulate(replace(asked, cluster=cluster)).result
+        without = simulate(replace(asked, cluster=cluster)).result
         progress(1)
-        return whole.times.minus(found.times)
+        return whole.times.minus(without.times)
 
     faults = tuple(LostToFault(key=key, lost=lost_to(rest)) for key, rest in _without_each(scenario.cluster))
     without_any = replace(scenario.cluster, slow_nodes=(), faults=())

@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.analysis.convergence import Convergence, load
-from simnet.analysis.same_task import check_same_task
+from simnet.analysis.convergence import Convergence, check_same_task, load
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
 from simnet.api.answers import TimeToTargetAnswer
 from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts

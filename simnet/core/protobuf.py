@@ -117,15 +117,6 @@ def numbers(value: WireValue) -> Iterator[int]:
         yield number
 
 
-def unpacked(layout: str, value: WireValue) -> float:
-    """Return the number that a field of four or eight bytes holds, by its layout as of `struct`."""
-    data = as_bytes(value)
-    if len(data) != struct.calcsize(layout):
-        raise DamagedMessageError
-    number: float = struct.unpack(layout, data)[0]
-    return number
-
-
 def encoded_varint(value: int) -> bytes:
     """Return a whole number as the format writes it, below 0 as its complement of 64 bits."""
     rest, parts = value % 2**64, bytearray()

@@ -105,14 +105,6 @@ def _checked(info: types.Type, data: object) -> object:
             return data
 
 
-def convert(struct: type[T], data: object, where: str) -> T:
-    """Return plain data that a program wrote as a struct, as `build` does, but faster if they are whole."""
-    try:
-        return msgspec.convert(data, struct, dec_hook=_read_custom)
-    except ValueError:  # msgspec's own errors are such
-        return build(struct, data, where)
-
-
 def decode_quickly(struct: type[T], data: bytes) -> T:
     """Read JSON that a program wrote.
 

@@ -60,14 +60,15 @@ def price(
     work, batch = work_to_price(workload, cluster), workload.batch_per_rank
     assert work is not None
     gpu = _gpu(work.precision, workload, cluster)
-    forward, backward = (
-        roofline.estimate(flops * batch, num_bytes * batch, gpu, work.precision, convolutions)
+    attained = roofline.attained(work.precision, convolutions)
+    forward_s, backward_s = (
+        roofline.ideal_s(flops * batch, num_bytes * batch, gpu, work.precision) / attained.share
         for flops, num_bytes in ((work.forward_flops, work.forward_bytes), (work.backward_flops, work.backward_bytes))
     )
     if calibration.memory_bytes_per_s is None:
         calibration = replace(calibration, memory_bytes_per_s=gpu.memory_bytes_per_s)
     update_s = optimizer_s(calibration, work.optimizer, num_elements)
-    return forward.seconds, backward.seconds, update_s, (_note(work, gpu, batch, forward.attained),)
+    return forward_s, backward_s, update_s, (_note(work, gpu, batch, attained),)
 
 
 def _note(work: Work, gpu: GpuModel, batch: int, attained: roofline.Attained) -> str:

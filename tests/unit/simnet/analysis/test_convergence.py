@@ -2,8 +2,7 @@
 
 import pytest
 
-from simnet.analysis.convergence import load
-from simnet.analysis.same_task import check_same_task
+from simnet.analysis.convergence import check_same_task, load, published_of
 from tests.helpers.refusals import refused
 from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, scenario, write_trainings
 
@@ -69,3 +68,8 @@ def test_curves_of_another_or_an_unknown_model_are_refused(tmp_path):
         assert 1e3 < found.num_parameters < 1e6
         with refused("must be of the model that is simulated"):
             check_same_task(found, scenario())
+
+
+def test_what_is_published_of_others_is_left_out() -> None:
+    assert published_of({"binsgdm"}) == ()
+    assert all("diloco" in one.kinds for one in published_of({"diloco"}))

@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.analysis.convergence import load
-from simnet.analysis.step_cost import StepCost, step_costs
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
+from simnet.analysis.tuned_steps import StepCost, step_costs
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve
-from simnet.analysis.step_cost import StepCost, StepCosts
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
+from simnet.analysis.tuned_steps import StepCost, StepCosts
 from simnet.strategies import QSGD, AnyStrategy, DenseAllReduce, OneBitAdam, SignSGD
 
 
