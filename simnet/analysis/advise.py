@@ -202,7 +202,11 @@ def _row_in_worker(name: str) -> tuple[str, RankedSystem | str]:
 
 
 def _row_of(ranking: "_Ranking", name: str) -> tuple[str, RankedSystem | str]:
-    return name, ranking.row_or_reason(name)
+    """Return a system, ranked, or the reason why it cannot be predicted, with its name."""
+    try:
+        return name, ranking.row(name)
+    except SimnetError as error:
+        return name, str(error)
 
 
 class _Setting(TunedSteps):
@@ -304,13 +308,6 @@ class _Ranking:
         setting, variants = placed or self._least(self.dense[name])
         return self._row(name, setting, self._versus(setting, variants), is_dense=True, fits=placed is not None)
 
-    def row_or_reason(self, name: str) -> RankedSystem | str:
-        """Return a system, ranked, or the reason why it cannot be predicted."""
-        try:
-            return self.row(name)
-        except SimnetError as error:
-            return str(error)
-
     def row(self, name: str) -> RankedSystem:
         """Return a system, ranked; of what fits in no way neither intervals nor bandwidths, which nobody would use."""
         variants = self._systems[name]
@@ -351,15 +348,16 @@ class _Ranking:
         variants = placed[1]
         if not all(strategy.takes_other_micro_batches for strategy in variants):
             return ()
+
+        def with_micro_batches(number: int) -> float:
+            run = replace(self._scenario.run, grad_accumulation=number, global_batch=None)
+            timer = StepTimer(replace(self._scenario, run=run))
+            return min(map(timer.of, self._every_dense)) / min(map(timer.of, variants))
+
         return tuple(
-            Accumulated(micro_batches=number, speedup=self._with_micro_batches(number, variants))
+            Accumulated(micro_batches=number, speedup=with_micro_batches(number))
             for number in sorted({1, micro_batches, MORE_ACCUMULATION * micro_batches})
         )
-
-    def _with_micro_batches(self, number: int, variants: Variants) -> float:
-        run = replace(self._scenario.run, grad_accumulation=number, global_batch=None)
-        timer = StepTimer(replace(self._scenario, run=run))
-        return min(map(timer.of, self._every_dense)) / min(map(timer.of, variants))
 
     def _versus(self, setting: _Setting, variants: Variants) -> SystemVsBaseline:
         return SystemVsBaseline(setting, variants, self._baseline_in, self._every_dense)

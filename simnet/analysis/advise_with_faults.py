@@ -6,7 +6,6 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
-from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.whatif import free_communication
@@ -117,7 +116,9 @@ def _as_it_is(row: RankedSystem, times: _PeriodTimes, baseline: _PeriodTimes, pl
         row,
         iteration_s=step.p50_s,
         speedup=_scaled(row.speedup, change),
-        records=tuple(_scaled_record(record, change) for record in row.records),
+        records=tuple(
+            replace(record, speedup=record.speedup and _scaled(record.speedup, change)) for record in row.records
+        ),
         speedup_vs_plain=plain_s and plain_s / step.p50_s,
         headroom_s=baseline.p50_s / PAYS - step.p50_s,
         longest_pause_s=times.longest_pause_s,
@@ -126,10 +127,6 @@ def _as_it_is(row: RankedSystem, times: _PeriodTimes, baseline: _PeriodTimes, pl
         curve=(),
         faulty=step,
     )
-
-
-def _scaled_record(record: TrainingRecord, change: float) -> TrainingRecord:
-    return replace(record, speedup=None if record.speedup is None else _scaled(record.speedup, change))
 
 
 def _scaled(speedup: Speedup, change: float) -> Speedup:

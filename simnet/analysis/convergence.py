@@ -170,15 +170,10 @@ def load(name_or_path: str) -> Convergence:
     convergence = RawScenario(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
     for system in convergence.systems:
         for ranks in convergence.rank_counts:
-            _check_same_steps(
-                convergence.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks"
-            )
+            if len({curve.steps for curve in convergence.of(system, ranks)}) > 1:
+                where = f"{files.label(path)}: curves of {system!r} on {ranks} ranks"
+                raise SimnetError(f"{where}: seeds with different steps; evaluate every seed after the same steps")
     return convergence
-
-
-def _check_same_steps(curves: tuple[TrainingCurve, ...], where: str) -> None:
-    if len({curve.steps for curve in curves}) > 1:
-        raise SimnetError(f"{where}: seeds with different steps; evaluate every seed after the same steps")
 
 
 def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, float, float]]:

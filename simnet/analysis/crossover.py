@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.analysis import whatif
 from simnet.analysis.crossing import Number, bisect_by_guesses, midpoint, transitions
@@ -128,7 +129,9 @@ def search(  # noqa: PLR0913 - the arguments of one command
         raise SimnetError(f"--from: {start!r}: equals --to; give two values")
 
     # As advise does: drawing at each value of the search would take a hundred times as long.
-    relative = _relative_interval(simulate(with_default_draws(experiment.at({}))))
+    drawn = simulate(with_default_draws(experiment.at({})))
+    ends_here = drawn.intervals.get("speedup")
+    relative = (ends_here and drawn.speedup and (ends_here[0] / drawn.speedup, ends_here[1] / drawn.speedup)) or None
 
     @cache
     def trial(value: Number) -> Trial:
@@ -169,12 +172,6 @@ def search(  # noqa: PLR0913 - the arguments of one command
     )
 
 
-def _relative_interval(result: RunResult) -> tuple[float, float] | None:
-    """Return the 90 % interval of the speedup at the scenario's own values, relative to it; None without one."""
-    ends = result.intervals.get("speedup")
-    return (ends and result.speedup and (ends[0] / result.speedup, ends[1] / result.speedup)) or None
-
-
 def _spaced(low: Number, high: Number) -> list[Number]:
     """Return both ends and up to seven values between: midpoints, rounded as a user would write them."""
     values = [low, high]
@@ -205,7 +202,7 @@ def _rounded_midpoint(low: Number, high: Number) -> Number:
 
 
 def _without_draws(scenario: Scenario) -> Scenario:
-    return structs.replace(scenario, run=structs.replace(scenario.run, draws=0))
+    return replace(scenario, run=replace(scenario.run, draws=0))
 
 
 def _compared_with(scenario: Scenario, trials: Sequence[Trial]) -> str:
@@ -232,7 +229,7 @@ def _trial(
         text=text_of(value, digits=6),
         iteration_s=result.result.step_s,
         baseline_iteration_s=result.baseline.step_s,
-        speedup=structs.replace(speedup, interval=interval),
+        speedup=replace(speedup, interval=interval),
         references=result.references,
         notes=result.notes,
     )

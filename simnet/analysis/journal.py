@@ -19,8 +19,6 @@ from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 
 NAME = "points.sqlite"
-OLDER = "points.jsonl"
-"""What versions before this one wrote."""
 COMMIT_S = 1.0
 """Work that a kill may cost: points are committed once they have taken as long together, or waited as long."""
 # Time in which another sweep that is just being refused lets go of the file.
@@ -208,9 +206,6 @@ def _target(directory: Path) -> Path:
         if path.exists() and not path.is_file():
             raise SimnetError(f"{path}: not a regular file; remove it, or name another with -o")
         target = write_target(path, directory)
-        if (directory / OLDER).exists():
-            rule = f"the journal of an older version, whose results this one does not take; delete it, {_ELSEWHERE}"
-            raise SimnetError(f"{directory / OLDER}: {rule}")
         # SQLite does not say why a file cannot be made. Never opened where it exists: closing it would end the lock
         # that another journal of this process has.
         if not target.exists():

@@ -145,7 +145,12 @@ def trained_as(convergence: Convergence, strategy: AnyStrategy) -> TrainedCurves
     named = {name: system for name, system in alike.items() if convergence.of(name, ranks)}
     if convergence.target is None or not named:
         return None
-    name = max(named, key=lambda title: _num_common(named[title].strategy, strategy))
+
+    def num_common_options(name: str) -> int:
+        trained = named[name].strategy
+        return sum(getattr(trained, key, None) == getattr(strategy, key, None) for key in trained.__struct_fields__)
+
+    name = max(named, key=num_common_options)
     baseline = best_dense(convergence, ranks)
     if baseline is None:
         return None
@@ -171,10 +176,6 @@ def missed_otherwise(convergence: Convergence, strategy: AnyStrategy) -> bool | 
         return None
     untrained = TrainedCurves(same_kind[0], strategy, (), (), convergence.target, convergence.is_lower_better)
     return all(untrained._replace(curves=of_one).is_missed for of_one in curves)
-
-
-def _num_common(trained: AnyStrategy, other: AnyStrategy) -> int:
-    return sum(getattr(trained, key, None) == getattr(other, key, None) for key in trained.__struct_fields__)
 
 
 def best_dense(convergence: Convergence, ranks: int) -> str | None:

@@ -197,7 +197,10 @@ def check(info: types.Type, data: object, path: KeyPath = ()) -> None:
             for index, item in enumerate(items):
                 check(info.item_type, item, (*path, str(index)))
         case types.TupleType():
-            _check_tuple(info, data, path)
+            items = _list(data, path)
+            _require(len(items) == len(info.item_types), data, f"write a list of {len(info.item_types)} values", path)
+            for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
+                check(item_type, item, (*path, str(index)))
         case _:
             _check_leaf(info, data, path)
 
@@ -353,13 +356,6 @@ def _struct_type(struct: type) -> types.StructType:
     info = type_of(struct)
     assert isinstance(info, types.StructType)
     return info
-
-
-def _check_tuple(info: types.TupleType, data: object, path: KeyPath) -> None:
-    items = _list(data, path)
-    _require(len(items) == len(info.item_types), data, f"write a list of {len(info.item_types)} values", path)
-    for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
-        check(item_type, item, (*path, str(index)))
 
 
 def _check_custom(info: types.CustomType, value: object, path: KeyPath) -> None:

@@ -13,11 +13,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from simnet.core import files
 from simnet.core.bounded_types import MAX_RANKS
@@ -172,7 +173,7 @@ def _layout(rank: ChakraRank, world: WorldShape, comm_groups: Mapping[str, Ranks
         raise SimnetError(f"{rank.where}: holds neither compute nor a collective; give the trace of a training step")
     streams = layouts.in_streams(work, _stream_names(work, exported), rank.where)
     if exported is not None:
-        return msgspec.structs.replace(exported, streams=streams)
+        return replace(exported, streams=streams)
     notes = []
     for what, (number, seconds) in reader.left_out.items():
         time = f" of {format_seconds(seconds)}" if seconds else ""
@@ -422,9 +423,7 @@ def traces(layout: RecordedLayout, where: str) -> Iterator[tuple[int, ChakraTrac
     pg_names: dict[tuple[object, int], str] = {}
     for at, (number, ranks) in enumerate(_instances(layout), start=1):
         pg_names |= {(number, rank): str(at) for rank in ranks}
-    empty = msgspec.structs.replace(
-        layout, streams=tuple(RecordedStream(name=stream.name) for stream in layout.streams)
-    )
+    empty = replace(layout, streams=tuple(RecordedStream(name=stream.name) for stream in layout.streams))
     known = {key: value for key, value in msgspec.to_builtins(empty).items() if value}
     attributes: Attributes = {LAYOUT_ATTRIBUTE: json.dumps(known, separators=(",", ":"))}
     nodes = list(_nodes(layout))

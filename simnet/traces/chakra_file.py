@@ -12,8 +12,9 @@ import base64
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from simnet.core.errors import SimnetError, shown
 from simnet.core.parsing import check_plain
@@ -52,8 +53,7 @@ LAYOUT_ATTRIBUTE = "simnet_layout"
 REPAIR = "make the trace again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChakraNode:
+class ChakraNode(Struct, frozen=True, kw_only=True):
     """A node of an execution trace.
 
     Attributes:
@@ -79,8 +79,7 @@ class ChakraNode:
     attributes: Attributes = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChakraTrace:
+class ChakraTrace(Struct, frozen=True, kw_only=True):
     """The execution trace of one rank.
 
     Attributes:

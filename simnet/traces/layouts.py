@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.core.bounded_types import MAX_RANKS
 from simnet.core.errors import SimnetError, cut, shown
@@ -151,7 +151,7 @@ def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str)
         stream = numbers[span.stream]
         stream_clock = ended[stream][-1] if streams[stream] else [0] * len(names)
         waits = tuple(_waits(needed, stream_clock, stream, ended))
-        streams[stream].append(msgspec.structs.replace(span.operation, after=waits))
+        streams[stream].append(replace(span.operation, after=waits))
         clock = _latest([stream_clock, needed], len(names))
         clock[stream] = len(streams[stream])
         ended[stream].append(clock)
@@ -224,8 +224,7 @@ def merged(streams: Sequence[RecordedStream]) -> tuple[RecordedStream, ...]:
         RecordedStream(
             name=stream.name,
             operations=tuple(
-                msgspec.structs.replace(operation, after=tuple(places[wait] for wait in operation.after))
-                for operation in operations
+                replace(operation, after=tuple(places[wait] for wait in operation.after)) for operation in operations
             ),
         )
         for stream, operations in zip(streams, joined, strict=True)
@@ -237,7 +236,7 @@ def _is_same(first: RecordedOperation, second: RecordedOperation) -> bool:
 
 
 def _sum(first: RecordedOperation, second: RecordedOperation) -> RecordedOperation:
-    return msgspec.structs.replace(
+    return replace(
         first,
         flops=first.flops + second.flops,
         num_bytes=first.num_bytes + second.num_bytes,
@@ -265,12 +264,12 @@ def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> Recorded
         )
         for number, stream in enumerate(first.streams)
     )
-    return msgspec.structs.replace(first, streams=streams)
+    return replace(first, streams=streams)
 
 
 def _mean(operations: Sequence[RecordedOperation]) -> RecordedOperation:
     seconds = sum(operation.seconds for operation in operations) / len(operations)
-    return msgspec.structs.replace(operations[0], seconds=seconds) if len(operations) > 1 else operations[0]
+    return replace(operations[0], seconds=seconds) if len(operations) > 1 else operations[0]
 
 
 def _check_alike(first: RecordedLayout, other: RecordedLayout, first_place: str, place: str) -> None:
@@ -329,4 +328,4 @@ def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
     if not empty:
         return layout
     note = f"{where}: {empty} of {len(sent)} collectives carry 0 bytes, as the trace says: they take latency"
-    return msgspec.structs.replace(layout, notes=(*layout.notes, note))
+    return replace(layout, notes=(*layout.notes, note))

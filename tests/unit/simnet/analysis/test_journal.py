@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simnet.analysis import journal
-from simnet.analysis.journal import NAME, OLDER, Entry, Journal
+from simnet.analysis.journal import NAME, Entry, Journal
 from simnet.core.errors import SimnetError
 from tests.helpers.journals import change, rows
 from tests.helpers.refusals import refused
@@ -140,39 +140,37 @@ def damaged_pages(out: Path) -> None:
     (out / NAME).write_bytes(content[:4096] + bytes(len(content) - 4096))
 
 
-def file(content: bytes, name: str = NAME) -> Callable[[Path], object]:
-    return lambda out: (out / name).write_bytes(content)
+def file(content: bytes) -> Callable[[Path], object]:
+    return lambda out: (out / NAME).write_bytes(content)
 
 
 LINE = b'{"key": "a", "result": {}}\n'
 DAMAGED = "is damaged, or no journal; delete the file to simulate all points again, or name another directory with -o"
 OTHER = "no journal of this version of simnet; delete it, or name another directory with -o"
-OLD = "the journal of an older version, whose results this one does not take; delete it, or name another directory with"
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("lay_out", "name", "rule"),
+        ("lay_out", "rule"),
         [
-            (file(b"notes"), NAME, DAMAGED),
-            (file(b"x,y\n1,2" * 9_000), NAME, DAMAGED),
-            (file(LINE), NAME, DAMAGED),
-            (damaged_key, NAME, DAMAGED),
-            (damaged_pages, NAME, DAMAGED),
-            (lambda out: change(out, "CREATE TABLE points (key TEXT)"), NAME, OTHER),
-            (lambda out: change(out, "CREATE TABLE others (place INTEGER PRIMARY KEY, key TEXT)"), NAME, OTHER),
-            (file(LINE, OLDER), OLDER, OLD),
+            (file(b"notes"), DAMAGED),
+            (file(b"x,y\n1,2" * 9_000), DAMAGED),
+            (file(LINE), DAMAGED),
+            (damaged_key, DAMAGED),
+            (damaged_pages, DAMAGED),
+            (lambda out: change(out, "CREATE TABLE points (key TEXT)"), OTHER),
+            (lambda out: change(out, "CREATE TABLE others (place INTEGER PRIMARY KEY, key TEXT)"), OTHER),
         ],
     )
     def test_what_is_no_journal_is_refused_at_once_and_left_as_it_is(
-        self, tmp_path: Path, lay_out: Callable[[Path], object], name: str, rule: str
+        self, tmp_path: Path, lay_out: Callable[[Path], object], rule: str
     ) -> None:
         lay_out(tmp_path)
-        content = (tmp_path / name).read_bytes()
-        with refused(start=f"{tmp_path / name}: {rule}"):
+        content = (tmp_path / NAME).read_bytes()
+        with refused(start=f"{tmp_path / NAME}: {rule}"):
             Journal(tmp_path)
-        assert (tmp_path / name).read_bytes() == content
-        assert [path.name for path in tmp_path.iterdir()] == [name]
+        assert (tmp_path / NAME).read_bytes() == content
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
     def test_a_pipe_a_device_a_file_for_a_directory_and_a_point_twice_are_refused(self, tmp_path: Path) -> None:
         for name in ("pipe", "device"):
