@@ -120,6 +120,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     def to_target(self) -> float:
         """Geometric mean of the speedups of the time to targets; 0 where one was missed, that of a step without any."""
         speedups = [record.speedup.value if record.speedup else 0.0 for record in self.records]
+        # Geometric, since twice and half as fast are even.
         return math.prod(speedups) ** (1 / len(speedups)) if speedups else self.speedup.value
 
     @property
@@ -263,6 +264,7 @@ class Advice(Struct, frozen=True, kw_only=True):
             rows = [row for row in self.systems if row.mathematics == mathematics and row.may_fit]
             if rows:
                 system = self._chosen(rows)
+                # A gain is over the best that changes less, not over what stands just before.
                 least_s = min((choice.system.iteration_s for choice in choices), default=system.iteration_s)
                 choices.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
         return tuple(choices)
@@ -271,6 +273,7 @@ class Advice(Struct, frozen=True, kw_only=True):
         """Return the best of some: the first that pays, else the reference if it is about as fast, else the fastest."""
         paying = [row for row in self.paying if row in rows]
         reference = [row for row in rows if row is self.baseline_system or row.is_dense]
+        # A system that is faster by less than counts is no reason to change anything in training.
         near = [row for row in reference if row.iteration_s < PAYS * rows[0].iteration_s]
         near.sort(key=lambda row: row is not self.baseline_system)
         return next(iter([*paying, *near]), None) or self._first_of_ties(rows)

@@ -120,6 +120,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         samples=samples,
         price_per_gpu_hour=price_per_gpu_hour,
     )
+    # A usable form is ranked with faults from here, beside the baseline alone: all others are done.
     alike = advice
     if same.cluster != scenario.cluster:
         advice = ranking.with_limits(with_faults(advice, scenario, jobs, progress))
@@ -128,6 +129,7 @@ def advise(  # noqa: PLR0913 - the arguments of one command
         both = replace(alike, systems=(alike.baseline_system, replace(usable, name=USABLE)))
         usable = with_faults(both, scenario, jobs, int).named(USABLE)
     advice = replace(advice, usable=usable)
+    # What accumulation does is timed where nodes are alike, and says nothing of a cluster with faults.
     answer = None if advice.iterations else advice.answer
     return replace(advice, accumulated=ranking.accumulated(answer.name)) if answer else advice
 
@@ -261,6 +263,7 @@ class _Ranking:
         self.baseline_name = list(candidates)[place]
         self._baseline_in, variants = candidates[self.baseline_name]
         self._baseline = self._baseline_in.here.fastest(variants)
+        # Which form of DDP is fastest changes with the bandwidth: all that are cut alike stay candidates.
         alike = [variants for setting, variants in candidates.values() if setting is self._baseline_in]
         self._every_dense = tuple(strategy for variants in alike for strategy in variants)
         self._baseline_s = self._baseline_in.here.of(self._baseline)
@@ -508,5 +511,6 @@ def _between(changes: Mapping[float, float], rate: float) -> float:
         return changes[low]
     if low > high:  # beyond all of them
         return changes[high if rate > high else low]
+    # Speedups over bandwidths are smoother there.
     part = math.log(rate / low) / math.log(high / low)
     return float(changes[low] * (changes[high] / changes[low]) ** part)

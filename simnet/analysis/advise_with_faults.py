@@ -99,6 +99,7 @@ def _of_periods(scenario: Scenario) -> _PeriodTimes:
     result = simulate(scenario).result
     period = PreparedScenario(scenario).plan(scenario.strategy).program.period
     times_s = result.iterations_s
+    # Steps of a period differ by design: only their mean says how fast it goes.
     means_s = tuple(sum(times_s[at : at + period]) / period for at in range(0, len(times_s), period))
     whole = replace(result, iterations_s=means_s)
     return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
@@ -111,6 +112,7 @@ def _as_it_is(row: RankedSystem, times: _PeriodTimes, baseline: _PeriodTimes, pl
         speedup_p50=baseline.p50_s / times.p50_s,
         speedup_p95=baseline.p95_s / times.p95_s,
     )
+    # Intervals and targets were found where nodes are alike: faults scale them as they scale the medians.
     change = step.speedup_p50 / row.speedup.value
     return replace(
         row,

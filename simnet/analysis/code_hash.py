@@ -38,6 +38,7 @@ def of_simnet() -> str:
     """Return a hash of the simulator's code and of the gradients files that come with it."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
+    # Gradients files are part of what is computed with; scenarios are in the key of each point.
     for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()

@@ -139,8 +139,10 @@ def search(  # noqa: PLR0913 - the arguments of one command
 
     def to_spare(value: Number) -> float:
         speedup = trial(value).speedup
+        # A kernel without a time makes the speedup a bound from above: it never surely pays.
         return -PAYS if speedup.unmeasured else speedup.least - PAYS
 
+    # All of them first: a bisection between the ends alone would miss two crossings.
     values = _spaced(low, high)
     for value in values:
         trial(value)

@@ -55,6 +55,7 @@ def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> Lost
         whole: its result there.
         progress: called with 1 after each simulation.
     """
+    # Every run takes the executor that faults need: two executors may differ by more than a small fault costs.
     fidelity = "exact" if whole.fidelity == "exact" else "grouped"
     run = replace(scenario.run, fidelity=fidelity, iterations=scenario.num_iterations, draws=0)
     asked = replace(scenario, baseline=None, run=run)
@@ -66,6 +67,7 @@ def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> Lost
 
     faults = tuple(LostToFault(key=key, lost=lost_to(rest)) for key, rest in _without_each(scenario.cluster))
     without_any = replace(scenario.cluster, slow_nodes=(), faults=())
+    # Without the only fault the cluster is the one without any.
     together = faults[0].lost if len(faults) == 1 else lost_to(without_any)
     interaction = together
     for fault in faults:

@@ -58,6 +58,7 @@ def references(scenarios: Sequence[Scenario]) -> list[References | None]:
     groups: dict[object, list[tuple[Scenario, list[int]]]] = {}
     plain = [_plain(scenario) for scenario in scenarios]
     for place, scenario in enumerate(plain):
+        # Comparing whole scenarios takes long: those with another key are not alike.
         shape = _shape(scenario)
         alike = groups.setdefault(_key(scenario), [])
         places = next((places for other, places in alike if other == shape), None)
@@ -69,6 +70,7 @@ def references(scenarios: Sequence[Scenario]) -> list[References | None]:
         try:
             for place, known in zip(places, _of_group([plain[place] for place in places]), strict=True):
                 known_references[place] = _as_asked(scenarios[place], known)
+        # They differ in rates alone: what one of them lacks, all lack.
         except SimnetError:
             continue
     return known_references
@@ -119,6 +121,7 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
     made = []
     for lane, scenario in enumerate(scenarios):
         fastest = [cuts[first_of_least([times[cut][lane] for cut in cuts])] for cuts in by_system]
+        # Memory does not depend on rates, so that it is asked for once.
         held |= {cut: memory_of(with_settings(first, cut.settings), cut.strategy) for cut in fastest if cut not in held}
         steps = [Contender.of(cut.strategy, times[cut][lane], held[cut], first.workload) for cut in fastest]
         best = fastest[first_of_ties(steps)]

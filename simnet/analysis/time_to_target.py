@@ -182,6 +182,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         notes |= {note: None for system in costed.values() for note in system.notes}
         base = costed[baseline].costs
         rows = [_target_time(name, each, None if name == baseline else base, error) for name, each in costed.items()]
+        # What never gets there comes last.
         rows.sort(key=lambda row: math.inf if row.time_s is None else row.time_s)
         rate = plain_there.cluster.inter_node.bytes_per_s
         by_bandwidth.append(AtBandwidth(bandwidth=rate, systems=tuple(rows), references=both))
@@ -268,6 +269,7 @@ def _costed_at(  # noqa: PLR0913, PLR0917
         try:
             costed[name] = _costed(curves, costs(curves.strategy, times), scenario)
         except SimnetError as error:
+            # Without it no speedup is left to tell.
             if name == baseline:
                 raise
             reasons[name] = str(error)
@@ -315,11 +317,13 @@ def _interval(values: Sequence[float], median: float, error: float) -> tuple[flo
     """Return the middle 90 %, widened to hold the median that stands in the same row: of two values the larger one."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = intervals.middle_90_percent(finite, error)
+    # A training that never got there has no longest time.
     return min(low, median), max(high, median) if len(finite) == len(values) else None
 
 
 def _median(values: Sequence[float]) -> float | None:
     """Return the median; None if it is infinite."""
+    # Of two middle ones the later: half that never got there is a miss.
     middle = statistics.median_high(values) if len(values) % 2 == 0 else statistics.median(values)
     return middle if math.isfinite(middle) else None
 

@@ -104,6 +104,7 @@ class TrainedCurves(NamedTuple):
 
     def _ratios(self, costs: Sequence[StepCost], baseline: Sequence[StepCost]) -> list[float]:
         """Return the baseline's time to the target over this system's, of trainings with one seed and one draw."""
+        # Pairs of one seed and one draw: what both sides share cancels in their ratio.
         dense = {curve.seed: steps for curve in self.baseline if math.isfinite(steps := self._steps(curve))}
         return [
             base.elapsed_s(dense[curve.seed]) / cost.elapsed_s(self._steps(curve))
@@ -141,6 +142,7 @@ def trained_as(convergence: Convergence, strategy: AnyStrategy) -> TrainedCurves
     alike = {
         name: system for name, system in convergence.systems.items() if choices.train_alike(strategy, system.strategy)
     }
+    # More ranks are nearer to the cluster that is asked about.
     ranks = max((curve.ranks for curve in convergence.curves if curve.system in alike), default=0)
     named = {name: system for name, system in alike.items() if convergence.of(name, ranks)}
     if convergence.target is None or not named:
@@ -186,6 +188,7 @@ def best_dense(convergence: Convergence, ranks: int) -> str | None:
         for name, system in convergence.systems.items()
         if not system.strategy.compresses
     }
+    # A baseline that diverged for one seed would make every rival look good.
     known = {
         name: sign * statistics.median(value for value in values if value is not None)
         for name, values in finals.items()

@@ -65,6 +65,7 @@ class TunedSteps:
     @cached_property
     def drawn(self) -> StepLanes:
         """The times there with drawn values; without an interval every draw is the scenario itself."""
+        # Without intervals all draws are alike: one is simulated.
         is_drawn = self._num_draws and intervals.has_intervals(self.scenario)
         drawn = list(intervals.drawn_scenarios(self.scenario, self._num_draws)) if is_drawn else [self.scenario]
         return StepLanes(drawn, self.here)
@@ -174,7 +175,9 @@ class SystemVsBaseline:
         for low, high in crossing.transitions(rates, holds):
             between = partial(excess, self._narrowed((low, high), slow=slow))
             around = crossing.bisect_by_guesses(low, high, TOLERANCE, between)
+            # The middle of the two on the scale on which the search halves.
             ends.append(Bandwidth((around[0] * around[1]) ** 0.5))
+        # Ends come in pairs: where it begins to hold, and where it stops.
         ends += [None] if holds(rates[-1]) else []
         return tuple(zip(ends[::2], ends[1::2], strict=True))
 
@@ -291,6 +294,7 @@ def _first_step(strategy: AnyStrategy) -> AnyStrategy | None:
 
 def _cost(strategy: AnyStrategy, stages: StageTimes, first_s: float | None) -> StepCost:
     stage = strategy.dense_stage(None)
+    # The first step belongs to the dense stage where there is one.
     usual_s = stages.dense_s if stage and stage.steps and stages.dense_s is not None else stages.step_s
     return StepCost(
         strategy=strategy,

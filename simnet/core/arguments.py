@@ -121,6 +121,7 @@ def _fitted(value: object, kind: Any) -> object:
     others = [_words(arm) for arm in classes]
     if data is None:
         raise FieldError((), f"{shown(value)}: give {', or '.join(others)}")
+    # Names of files may hold bytes that are no UTF-8, which Python keeps as surrogates.
     is_path = _mentions(kind, File)
     is_lone = _mentions(kind, Iterable) and _is_lone(value) and (value is not None or not _mentions(kind, NoneType))
     try:

@@ -64,6 +64,7 @@ def _stacked(values: Sequence[Any]) -> Any:
         import numpy as np
 
         return np.array(values, dtype=float)
+    # Two kinds of fault or strategy have other programs, which no array can hold.
     if any(type(value) is not type(first) for value in values):
         raise UnlikeLanesError
     if isinstance(first, Struct):

@@ -72,6 +72,7 @@ class StructRegistry(Generic[T]):
         """
         tag = tag_of(struct)
         known = self._known.get(tag, struct)
+        # A cell of a notebook that is run again makes the same class anew.
         if (known.__module__, known.__qualname__) != (struct.__module__, struct.__qualname__):
             raise SimnetError(f"{self.noun} {tag!r}: is registered twice; give the second one another tag")
         if is_foreign(struct):

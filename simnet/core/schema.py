@@ -100,6 +100,7 @@ def _checked(info: types.Type, data: object) -> object:
         try:
             check(info, data)
         except _WholeNumberError as written:
+            # Once for each such number: they are rare, and a copy of the path is cheap.
             data = nested_tables.replaced(data, written.path, written.number, "")
         else:
             return data

@@ -53,6 +53,7 @@ def read_option(text: str) -> tuple[str, Option] | None:
 
 def _read_value(text: str) -> Option:
     """Return what a text stands for; one that is no finite number stays text."""
+    # Words of TOML; every other text stays what it is.
     if text in _WORDS:
         return _WORDS[text]
     try:

@@ -59,6 +59,7 @@ def paragraphs(name: str, block: str, values: Mapping[str, object]) -> str:
     if block not in template.blocks:
         return ""
     text = "".join(template.blocks[block](template.new_context(dict(values)))).strip()
+    # Templates break lines for those who edit them.
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
 
 

@@ -199,6 +199,7 @@ def _stream_names(work: Sequence[TracedWork], exported: RecordedLayout | None) -
     for span in work:
         if span.operation is not None:
             computed = span.operation.kind == "compute"
+            # A kernel counts even without a time: a stream that computes goes before those that only send.
             weight = 1e-9 + span.operation.seconds + 1e-12 * bytes_of_memory(span.operation) if computed else 0.0
             weights[span.stream] = weights.get(span.stream, 0.0) + weight
     first = max(weights, key=lambda key: weights[key], default=COMPUTE_STREAM)
@@ -266,6 +267,7 @@ def _part(node: ChakraNode, reader: _Reader) -> IterationPart:
     part_attribute = node.attributes.get("part")
     if part_attribute in get_args(IterationPart):
         return cast(IterationPart, part_attribute)
+    # "optimizer" first: its kernels are often called "adam_grad_update" or the like.
     for part, pattern in _PARTS_BY_NAME:
         if pattern.search(node.name):
             return part
@@ -324,6 +326,7 @@ def _group(node: ChakraNode, reader: _Reader) -> int:
                 f"--comm-groups FILE.{did_you_mean(name, reader.pg_ranks)}"
             )
         ranks = reader.pg_ranks[name] or everyone
+    # A name says exactly which ranks; dimensions only stand in where there is none.
     elif isinstance(dimensions, tuple) and not name:
         ranks = of_dimensions([bool(is_spanned) for is_spanned in dimensions], reader.world, reader.place(node))
     else:
@@ -426,6 +429,7 @@ def traces(layout: RecordedLayout, where: str) -> Iterator[tuple[int, ChakraTrac
     empty = replace(layout, streams=tuple(RecordedStream(name=stream.name) for stream in layout.streams))
     known = {key: value for key, value in msgspec.to_builtins(empty).items() if value}
     attributes: Attributes = {LAYOUT_ATTRIBUTE: json.dumps(known, separators=(",", ":"))}
+    # Ranks differ in the names of their groups alone, so that all else is made once.
     nodes = list(_nodes(layout))
     for rank in range(layout.world_size):
         named = [

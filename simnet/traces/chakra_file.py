@@ -232,6 +232,7 @@ def _plain(kind: int, value: WireValue) -> Plain:
     number = as_int(value)
     if kind == _BOOL:
         return bool(number)
+    # Signed numbers are folded, 0, -1, 1, -2 to 0, 1, 2, 3, so that small ones stay short.
     if kind in _ZIGZAG:
         unsigned = number % 2**64
         return unsigned >> 1 ^ -(unsigned & 1)
@@ -290,6 +291,7 @@ def _attributes(number: int, attributes: Attributes) -> Iterator[bytes]:
 
 def _encoded_value(name: str, value: AttributeValue) -> bytes:
     match value:
+        # Before `int`, of which it is a kind.
         case bool():
             return encoded(_BOOL, value)
         case int():
@@ -426,6 +428,7 @@ def _json_attributes(entries: object, where: str) -> dict[str, AttributeValue]:
     for entry in entries:
         pairs = dict(entry) if isinstance(entry, dict) else {}
         name = str(pairs.pop("name", ""))
+        # What is left is the one value, under the name of its type.
         pairs.pop("docString", None)
         for kind, value in pairs.items():
             attributes[name] = _json_value(kind, value, f"{where}: {name}")
@@ -444,6 +447,7 @@ def _json_value(kind: str, value: object, where: str) -> AttributeValue:
             return int(value)
         except ValueError as error:
             raise SimnetError(f"{where}: {shown(value)}: must be a whole number; {REPAIR}") from error
+    # The mapping of protobuf to JSON writes bytes in base64.
     if kind == "bytesVal" and isinstance(value, str):
         return base64.b64decode(value, validate=False)
     if not isinstance(value, bool | int | float | str):

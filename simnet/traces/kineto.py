@@ -391,9 +391,11 @@ def _on_gpu(raw: Sequence[Event]) -> tuple[list[Event], bool]:
         launch, operator, says = _launch(event), whole(event.args.get(OPERATOR_ID)) or 0, event.args
         knows_launches |= launch in launched or operator in callers
         if event.category in KERNELS and operator in comms:
+            # What the kernel says itself goes before what its operator says.
             says = {**comms[operator], **says}
         is_sent = NAMED in says or event.category == "collective_comm"
         is_sent = is_sent or (event.category in KERNELS and is_of_a_library(event.name))
+        # Without the launch, the operator that called it tells nearly the same time.
         launched_s = launched.get(launch, callers.get(operator, event.start_s))
         collective = _sent(event.name, says) if is_sent else None
         events.append(replace(event, launch=launch, launched_s=launched_s, collective=collective))
@@ -515,6 +517,7 @@ def count(value: object) -> int | None:
 
 def whole(value: object) -> int | None:
     """Return a whole number from 0, which may stand in the trace as text or with a point; None for all else."""
+    # Writers of some vendors put every number as text; a longer one has more than 64 bits.
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
         value = int(value)
     if isinstance(value, float) and value.is_integer():
@@ -616,5 +619,6 @@ def length(spans: Iterable[Span]) -> float:
 
 def is_within(time_s: float, spans: Sequence[Span]) -> bool:
     """Tell whether a time lies in one of spans that do not overlap and are in order."""
+    # A span that starts at this very time sorts before it.
     place = bisect_right(spans, (time_s, float("inf"))) - 1
     return place >= 0 and time_s < spans[place][1]

@@ -50,6 +50,7 @@ def world_shape(
     if world_size == 1:
         num_nodes, ranks_per_node = num_nodes or 1, ranks_per_node or 1
     if ranks_per_node is None and gpus and world_size and num_nodes is None:
+        # A node may have more GPUs than the run used.
         ranks_per_node = min(gpus, world_size)
     if world_size is not None:
         num_nodes = num_nodes or (world_size // ranks_per_node if ranks_per_node else None)
@@ -144,6 +145,7 @@ def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str)
     # The clock of each operation by its place, for what another one implies; the last one is the stream's own.
     ended: list[list[Clock]] = [[] for _ in names]
     for span in _in_order(work, where):
+        # Clocks merge as vector clocks do: whoever waits for two knows what both knew.
         needed = _latest([clocks[key] for key in span.after], len(names))
         if span.operation is None:
             clocks[span.key] = needed
@@ -153,6 +155,7 @@ def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str)
         waits = tuple(_waits(needed, stream_clock, stream, ended))
         streams[stream].append(replace(span.operation, after=waits))
         clock = _latest([stream_clock, needed], len(names))
+        # Who waits for it later knows that it has ended, too.
         clock[stream] = len(streams[stream])
         ended[stream].append(clock)
         clocks[span.key] = clock
@@ -168,6 +171,7 @@ def _waits(
     needed: Clock, stream_clock: Clock, stream: int, ended: Sequence[Sequence[Clock]]
 ) -> Iterator[tuple[int, int]]:
     """Yield what is left to wait for: of each other stream the latest, unless another of these waits for that."""
+    # What the stream has waited for before is said by its order.
     left = {other: count for other, count in enumerate(needed) if other != stream and count > stream_clock[other]}
     for other, count in left.items():
         if not any(third != other and ended[third][many - 1][other] >= count for third, many in left.items()):
@@ -183,6 +187,7 @@ def _in_order(work: Sequence[TracedWork], where: str) -> Iterator[TracedWork]:
         for key in span.after:
             followers[key].append(span.key)
     ready = [(span.rank_in_time, span.key) for span in work if not span.after]
+    # A heap, so that the order of the trace decides between what may run at once, and not that of the file.
     heapq.heapify(ready)
     while ready:
         _, key = heapq.heappop(ready)
@@ -198,6 +203,7 @@ def _in_order(work: Sequence[TracedWork], where: str) -> Iterator[TracedWork]:
 
 def _circle(by_key: Mapping[int, TracedWork], stuck: Mapping[int, int]) -> str:
     """Return a circle of waits for people: "node 3 waits for 5, for 3"."""
+    # Every node that is stuck waits for one that is stuck, so that the walk must come back to itself.
     chain = [min(stuck)]
     while (following := min(key for key in by_key[chain[-1]].after if key in stuck)) not in chain:
         chain.append(following)
@@ -214,6 +220,7 @@ def merged(streams: Sequence[RecordedStream]) -> tuple[RecordedStream, ...]:
     for number, stream in enumerate(streams):
         operations: list[RecordedOperation] = []
         for position, operation in enumerate(stream.operations):
+            # A wait for the first of two must not become one for both.
             if operations and (number, position - 1) not in waited_for and _is_same(operations[-1], operation):
                 operations[-1] = _sum(operations[-1], operation)
             else:
@@ -251,6 +258,7 @@ def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> Recorded
         layouts: of one rank each.
         places: how messages call the trace of each.
     """
+    # Symmetric ranks differ by noise alone, which the mean evens out; structure is taken from the first.
     first = layouts[0]
     for layout, place in zip(layouts[1:], places[1:], strict=True):
         _check_alike(first, layout, places[0], place)

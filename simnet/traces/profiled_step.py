@@ -84,6 +84,7 @@ def world_of(trace: Trace, num_nodes: int | None, ranks_per_node: int | None) ->
     )
     distributed = trace.distributed
     says = distributed.world_size or any(group.ranks for group in distributed.pg_config)
+    # Neither a collective nor an operator that asks for one: the process was alone.
     world_size = distributed.size if says else 1 if is_alone else None
     return layouts.world_shape(num_nodes, ranks_per_node, world_size, gpus, trace.where)
 
@@ -112,6 +113,7 @@ def layout_of(trace: Trace, world: WorldShape, step: int | None) -> RecordedLayo
         chosen = work[names.index(f"ProfilerStep#{step}")]
     elif all(messages == alike[0] for messages in alike):
         lengths = [mark.end_s - mark.start_s for mark in marks]
+        # The first steps warm up, and one of the others may hold a pause.
         number = lengths.index(median_low(lengths))
         chosen = work[number]
         reader.notes.append(f"{marks[number].name} of {len(marks)}: {format_seconds(lengths[number])}, the median")
@@ -130,6 +132,7 @@ def _layout(work: _StepWork, reader: _ProfileReader, *, num_steps: int) -> Recor
     seconds, exposed_s = _own_seconds(work, after, _idle_since(work, reader), None if trace.on_gpu else work.step[1])
     ran_s = sum(span.end_s - span.start_s for span in spans if span.collective is None)
     idle_s = sum(span_s for span, span_s in zip(spans, seconds, strict=True) if span.collective is None) - ran_s
+    # A hundredth is less than the clocks of a trace are worth.
     if idle_s > 0.01 * ran_s:
         reader.notes.append(
             f"compute works {format_seconds(ran_s)} and waits {format_seconds(idle_s)} for its host: both count"
@@ -179,6 +182,7 @@ def _work(trace: Trace, step: Span) -> _StepWork:
 def _on_cpu(trace: Trace, step: Span, inside: Sequence[Event], known: Phases) -> Iterator[Event]:
     """Yield what ran on the CPU in one step: compute between launches of collectives, and the collectives."""
     sent = [event for event in _of_backend(trace.events) if step[0] <= event.launched_s < step[1]]
+    # A collective may wait for what ran before its launch alone, and a part of the step ends with its phase.
     cuts = sorted(
         {event.launched_s for event in sent}
         | {time for spans in (known.backward, known.optimizer) for span in spans for time in span}
@@ -235,6 +239,7 @@ def _idle_since(work: _StepWork, reader: _ProfileReader) -> float | None:
     if not trace.on_gpu:
         return begin_s
     earlier = [mark for mark in trace.marks if mark.end_s <= begin_s + 1e-9]
+    # The trace does not show what the stream did before its first step.
     if not earlier:
         return None
     before = _work(trace, (earlier[-1].start_s, begin_s)).spans
@@ -254,6 +259,7 @@ def _message(event: Event, reader: _ProfileReader) -> RecordedOperation:
             f"{place}: {sent.name!r}: ranks that send to single others, as stages of a pipeline do, are not alike, and "
             "a step file holds symmetric ranks; profile a run without pipeline parallelism"
         )
+    # gloo says no message of a barrier, which has none.
     if sent.in_bytes is None and (sent.kind != "barrier" or reader.trace.on_gpu):
         raise SimnetError(f"{place}: {sent.unknown}")
     if sent.kind is None:
@@ -261,6 +267,7 @@ def _message(event: Event, reader: _ProfileReader) -> RecordedOperation:
     group = _group(sent, reader, place)
     num_bytes = sent.in_bytes or 0.0
     if sent.kind == "all_gather":
+        # A step file counts the whole array, of which a rank puts in its part.
         num_bytes = sent.out_bytes or num_bytes * reader.groups[group].size
     return RecordedOperation(
         kind=sent.kind,
@@ -294,6 +301,7 @@ def _waits(work: _StepWork, reader: _ProfileReader) -> list[set[int]]:
     by_stream: dict[str, list[tuple[int, int]]] = {}
     for at, span in enumerate(spans):
         by_stream.setdefault(span.stream, []).append((span.launch, at))
+    # A stream runs its work in the order of launches, by which waits are numbered.
     for launches in by_stream.values():
         launches.sort()
     for event in reader.trace.events if reader.trace.on_gpu else ():
@@ -314,6 +322,7 @@ def _waits(work: _StepWork, reader: _ProfileReader) -> list[set[int]]:
             later, earlier = waiting[first][1], ended[last][1]
             if spans[earlier].start_s < spans[later].start_s:
                 waits[later].add(earlier)
+    # Where some waits are incomplete, a collective that something waits for is taken to be told in full.
     waited = set().union(*waits)
     sent = [at for at, span in enumerate(spans) if span.collective is not None]
     untold = [at for at in sent if spans[at].stream not in with_events or (not is_whole and at not in waited)]
@@ -344,6 +353,7 @@ def _add_likely_waits(waits: Sequence[set[int]], work: _StepWork, sent: Iterable
             stood_still = (spans[computed[first - 1]].end_s if first else 0.0) < _ended_s(span)
             if stood_still or span.collective.kind in HANDS_OUT:
                 waits[computed[first]].add(at)
+        # The optimizer reads every gradient, whether or not the times show that it waited.
         first = _first_after(spans, optimizer, span)
         if span.stream == BACKEND and is_ddp and work.parts[at] == "backward":
             # DDP waits for it before the backward pass is over, however late its thread wrote that it had ended.

@@ -90,6 +90,7 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
                 group=sent.schedule.group if sent else None,
             )
         )
+        # One number for the launch, and one for the record of an event behind it.
         launch += 2
     return tuple(kernels)
 
@@ -106,6 +107,7 @@ def _waited(which: OperationId, streams: Streams, ran: Mapping[OperationId, int]
         if operation_id in ran:
             yield ran[operation_id]
             continue
+        # What took no time has no kernel to wait for: what held it up is waited for in its place.
         asked += streams[operation_id.stream][operation_id.position].after
         if operation_id.position:
             asked.append(OperationId(operation_id.stream, operation_id.position - 1))
@@ -173,6 +175,7 @@ class TraceOfRank:
         self._kernels, self._plan = kernels, plan
         self._device = self.rank % run_result.ranks_per_node
         self._launches = kernels[-1].launch + 1
+        # A period of unlike steps has no one iteration: it lasts until its last operation.
         alike_s = result.iteration_s if plan.program.period == 1 else max(span.end_s for span in result.spans)
         self._length_ns = max(nanoseconds(alike_s), *(kernel.end_ns for kernel in kernels))
         is_plain = plan.program.payload_bytes == prepared.step.gradient_bytes
@@ -340,6 +343,7 @@ class TracedGroups:
         span, group = kernel.span, kernel.group
         assert group is not None
         item, size = _ITEM_BYTES[dtype], max(group.size, 1)
+        # Torch writes the input and the output of a rank, which differ where parts are gathered or scattered.
         whole, part = round(span.message_bytes / item), round(span.message_bytes / item / size)
         number = self._numbers[group.size, group.stride]
         # Of a long list torch writes the first ranks.
@@ -386,6 +390,7 @@ def _rates(
             running[launch] = rate
         else:
             running.pop(launch, None)
+        # Of several changes at one time the last says what holds from then on.
         if at + 1 == len(changes) or changes[at + 1][0] > time_ns:
             yield time_ns, sum(running.values())
 
@@ -445,6 +450,7 @@ def _check(run_result: RunResult, result: StrategyResult, iterations: int) -> No
         raise SimnetError(f"trace: {iterations} iterations: must be 1 to {MAX_ITERATIONS}; give a number of these")
     if not result.spans or any(span.operation is None for span in result.spans):
         raise SimnetError(f"trace: {name}: a result without a timeline, as files hold it: simulate the scenario again")
+    # Viewers fail on more, and this process would hold all of it.
     if len(result.spans) * iterations > MAX_EVENTS:
         most = MAX_EVENTS // len(result.spans)
         raise SimnetError(

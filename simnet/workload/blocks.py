@@ -112,6 +112,7 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
     places: dict[str, int] = {}
     for tensor, name in zip(tensors, names, strict=True):
         members.setdefault(name, []).append(tensor)
+        # A block is gathered once in backward; the root again in each of the places where it is used.
         if name in places and (name or segments[-1][0] == name):
             place = places[name]
             segments[place] = (name, segments[place][1] + tensor.backward_fraction)
@@ -127,6 +128,7 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
     )
 
 
+# Every candidate of a search asks for the same parts on the same shards.
 @lru_cache(maxsize=4096)
 def _padded_elements(tensors: tuple[Tensor, ...], num_shards: int) -> float:
     return sum(map(float, (_padded(tensor, num_shards) for tensor in tensors)))

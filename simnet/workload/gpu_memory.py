@@ -114,6 +114,7 @@ class GpuMemory(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
             return None
         if self.total_bytes > (1 - RESERVE) * self.gpu_bytes:
             return False
+        # With a part missing it is certain that the rest is too much, and never that all of it fits.
         return None if self.unknown else True
 
 
@@ -152,6 +153,7 @@ def _optimizer(workload: Workload, cluster: Cluster) -> Optimizer | None:
     """Return the optimizer that a workload names for the cluster's GPU; None if it names none."""
     if workload.work is not None:
         return workload.work.optimizer
+    # Without a GPU in the cluster rows of any GPU name the same optimizer, or none is meant.
     named = {row.optimizer for row in workload.compute if row.gpu == (cluster.gpu or row.gpu)}
     return named.pop() if len(named) == 1 else None
 
@@ -212,14 +214,17 @@ def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_Held
     yield _HeldAt("optimizer", rank.gradients, 0.0, 0.0, rank.update)
     activations, accumulates = model.activations or 0.0, step.micro_batches > 1
     left, made, most = 1.0, 0.0, -1.0
+    # When backward begins no gradient of this micro-batch is there, and every activation.
     held = _HeldAt("backward", 0.0, activations, 0.0, 0.0)
     for number, (elements, fraction) in enumerate(_made_in_backward(step)):
         made += elements / step.num_elements
+        # Earlier micro-batches have left gradients of all tensors, to which this one adds.
         gradients = rank.gradients if accumulates else rank.gradients * made
         gathered = rank.gathered[number] if rank.gathered else 0.0
         kept = left * activations
         if (total := gradients + gathered + kept) > most:
             most, held = total, _HeldAt("backward", gradients, kept, gathered, 0.0)
+        # Fractions may sum to a little more than 1 by rounding.
         left = max(left - fraction, 0.0)
     yield held
 

@@ -66,6 +66,7 @@ def price(
         for flops, num_bytes in ((work.forward_flops, work.forward_bytes), (work.backward_flops, work.backward_bytes))
     )
     if calibration.memory_bytes_per_s is None:
+        # A calibration of another card may lack it; the data sheet names the peak.
         calibration = replace(calibration, memory_bytes_per_s=gpu.memory_bytes_per_s)
     update_s = optimizer_s(calibration, work.optimizer, num_elements)
     return forward_s, backward_s, update_s, (_note(work, gpu, batch, attained),)

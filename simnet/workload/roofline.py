@@ -74,6 +74,7 @@ def attained(precision: str, convolutions: Fraction | None) -> Attained:
     every = attainments()
     if precision == PLAIN_PRECISION:
         return every.plain
+    # Convolutions attain less than products of matrices; without shapes the share of both together counts.
     if convolutions is None:
         return every.either
     return every.convolutions if convolutions > 0.5 else every.products

@@ -85,6 +85,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
 
     def __post_init__(self) -> None:
+        # Rows are matched by name, and people write "A100" for "A100-80GB".
         force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if (self.step_s is None) == (self.samples_per_s is None):
             raise ValueError("step: must be given once; give step or samples_per_s")
@@ -177,6 +178,7 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return float(self.activations_per_sample)
         of_blocks = self.activations_per_sample - checkpointed.activations_per_sample
         kept = self.activations_per_sample - checkpointing * of_blocks
+        # However many are kept, one block that runs again needs its activations whole.
         return max(kept, self.activations_per_sample - of_blocks + of_blocks / checkpointed.blocks)
 
 
