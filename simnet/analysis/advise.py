@@ -147,12 +147,7 @@ def with_strategy(experiment: Experiment, jobs: int = 1, progress: Callable[[int
     """Return an experiment that names a strategy: as given, or that which advise would use at the file's own values.
 
     The batch is cut as it is for that strategy, where it is not swept. The question of the experiment says what was
-    taken.
-
-    Args:
-        experiment: of any file.
-        jobs: processes at most.
-        progress: called with 1 whenever a system is ranked.
+    taken. `progress` is called with 1 whenever a system is ranked.
 
     Raises:
         SimnetError: no system can be ranked there.
@@ -433,15 +428,11 @@ class _Ranking:
     def _pays_in(
         self, versus: SystemVsBaseline, row: RankedSystem, change: Callable[[float], float] = lambda _: 1.0
     ) -> tuple[Range, ...]:
-        """Return the bandwidths at which the system pays by the rule of the verdict.
+        """Return the bandwidths at which the system of a row pays by the rule of the verdict, where nodes are alike.
 
         The intervals, and the steps to a target, are known at the cluster's own bandwidth and taken to be the same in
-        proportion elsewhere: drawing at each step of the search would take a hundred times as long.
-
-        Args:
-            versus: the system and the baseline where nodes are alike.
-            row: the system here.
-            change: the factor by which faults change the speedup at a bandwidth.
+        proportion elsewhere: drawing at each step of the search would take a hundred times as long. `change` is the
+        factor by which faults change the speedup at a bandwidth.
         """
         here, reached = row.speedup, [judged_speedup for record in row.records if (judged_speedup := record.judged)]
         if here.unmeasured or len(reached) < len(row.records) or (row.needs_training and not reached):

@@ -35,17 +35,11 @@ def as_run(scenario: Scenario) -> Scenario:
 
 
 def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callable[[int], object]) -> Advice:
-    """Return an advice whose systems are ranked by the median of their iterations on the cluster as it is.
+    """Return an advice, made where nodes are alike, ranked by the median of iterations of a scenario with faults.
 
     Speedups, of steps and to targets, change as the medians do. Steps that are not all alike count as they do without
     faults: those of a period with their mean, those of a dense stage with their share. The bandwidths of rows, which
-    hold without faults, go.
-
-    Args:
-        advice: on the cluster with nodes that are all alike.
-        scenario: with the faults.
-        jobs: number of processes at most.
-        progress: called with 1 whenever a system is done.
+    hold without faults, go. `progress` is called with 1 whenever a system is done.
     """
     as_it_is = as_run(scenario)
     asked = {row.name: with_settings(replace(as_it_is, strategy=row.strategy), row.batches) for row in advice.systems}

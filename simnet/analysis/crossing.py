@@ -48,13 +48,8 @@ def bisect_by_guesses(
     A bisection asks at fixed midpoints, and the answers follow from where the sign changes. So a guess of that place by
     interpolation tells which two midpoints the bisection would end at. Only these two are evaluated; if one of them
     contradicts the guess, a better guess is made from the new value. The result does not depend on the guesses, and
-    is therefore the same, to the bit, as that of a plain bisection.
-
-    Args:
-        low: the lower value.
-        high: the higher value.
-        tolerance: as in `bisect`.
-        excess: above 0 where the condition holds; monotonic between the two values.
+    is therefore the same, to the bit, as that of a plain bisection. `excess` is monotonic between the two values, and
+    above 0 where the condition holds.
     """
     known = {low: excess(low), high: excess(high)}
     for turn in itertools.count():

@@ -122,9 +122,7 @@ class Journal:
     def append(self, entries: Iterable[Entry], seconds: float) -> list[int]:
         """Add finished points, which outlive a kill after `COMMIT_S` of work at the latest, and return their places.
 
-        Args:
-            entries: points that are not there yet.
-            seconds: that they took.
+        The points are not there yet; together they took so many seconds.
         """
         places = []
         try:
@@ -157,9 +155,7 @@ class Journal:
     def outcome_at(self, place: int, scenario: Scenario | None = None) -> RunResult | str:
         """Return what a point came to: its result, or the reason why it is refused.
 
-        Args:
-            place: as `append` and `place_of` return it.
-            scenario: of the point, if it is at hand: the one in the file is not read then.
+        The scenario in the file is not read where that of the point is at hand.
         """
         question = "SELECT result, refused FROM points WHERE place = ?"
         result, refused = self._fetched(question, place) or (None, None)

@@ -32,11 +32,9 @@ def num_runs(scenario: Scenario, *, num_sides: int = 2) -> int:
 
 
 def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> RunResult:
-    """Return a result that says of each strategy what it loses to each fault.
+    """Return a result of a cluster with faults that says of each strategy what it loses to each of them.
 
-    Args:
-        result: of a cluster with faults.
-        progress: called with 1 after each simulation.
+    `progress` is called with 1 after each simulation.
     """
     scenario = result.scenario
     check(scenario)
@@ -48,13 +46,7 @@ def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> Ru
 
 
 def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> LostTime:
-    """Return what the strategy of a scenario loses.
-
-    Args:
-        scenario: with all faults.
-        whole: its result there.
-        progress: called with 1 after each simulation.
-    """
+    """Return what the strategy of a scenario with faults loses, of which the whole result is known."""
     # Every run takes the executor that faults need: two executors may differ by more than a small fault costs.
     fidelity = "exact" if whole.fidelity == "exact" else "grouped"
     run = replace(scenario.run, fidelity=fidelity, iterations=scenario.num_iterations, draws=0)

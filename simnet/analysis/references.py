@@ -41,10 +41,7 @@ def compared(
 ) -> RunResult:
     """Simulate a scenario against its references; where there are none, against the baseline that it names.
 
-    Args:
-        scenario: what to simulate.
-        on_progress: as in `simulate`.
-        known: the references, where they are known.
+    References that are known are not looked for again.
     """
     return simulate(scenario, on_progress, references=known or references([scenario])[0])
 

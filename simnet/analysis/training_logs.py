@@ -204,11 +204,7 @@ class _Row(NamedTuple):
 
 
 def read_curves(path: Path, metric: str | None) -> tuple[LoggedCurve, ...]:
-    """Return the curves of a table, or the one of an event file or of the folder of a run.
-
-    Args:
-        path: of the file or folder.
-        metric: the column or tag to take; default "loss".
+    """Return the curves of a table, or the one of an event file or of the folder of a run, of a column or tag.
 
     Raises:
         SimnetError: it cannot be read, is of another kind, or its curves do not hold together.

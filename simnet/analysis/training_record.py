@@ -86,10 +86,8 @@ class TrainedCurves(NamedTuple):
     def speedup(self, costs: StepCosts, baseline: StepCosts, error: float | None) -> Speedup | None:
         """Return how much sooner the system is at the target than the baseline; None where the baseline never is.
 
-        Args:
-            costs: what its steps cost.
-            baseline: what those of the baseline cost, in as many draws.
-            error: the model's own on a speedup, a factor at 90 %; None for no interval.
+        Steps cost as in as many draws on both sides; `error` is the model's own on a speedup, a factor at 90 %, None
+        for no interval.
         """
         values = self._ratios([costs.usual], [baseline.usual])
         if not values:

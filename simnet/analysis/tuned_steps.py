@@ -160,9 +160,7 @@ class SystemVsBaseline:
     def ranges(self, excess: Callable[["SystemVsBaseline", float], float], *, slow: bool = False) -> tuple[Range, ...]:
         """Return the bandwidths at which a function of both sides and the bandwidth is above 0, within `TOLERANCE`.
 
-        Args:
-            excess: the function; monotonic between neighbours of the bandwidths tried first.
-            slow: the function looks at slow kernels, too.
+        It is monotonic between neighbours of the bandwidths tried first. With `slow` it looks at slow kernels, too.
         """
         rates = self._times.rates
         if not rates:
@@ -252,9 +250,7 @@ class StepCosts(NamedTuple):
 def step_costs(strategy: AnyStrategy, times: TunedSteps) -> StepCosts:
     """Return what a system's steps cost at the fastest of the settings that train as it does.
 
-    Args:
-        strategy: of the whole training, its dense stage included.
-        times: of steps on the cluster, with draws.
+    The strategy is that of the whole training, its dense stage included.
     """
     here, calibration = times.here, times.scenario.calibration
     tried = trained_variants(strategy, times.scenario.workload.dtype)

@@ -84,10 +84,8 @@ def run_on(
 ) -> Iterator[tuple[About, Result]]:
     """Do tasks on a pool; few of them are in flight, so that memory does not grow with their number.
 
-    Args:
-        pool: does them.
-        next_task: makes the next task, with what is known of it here; None where there is none, until a result comes.
-        work: done with each; a function of a module.
+    `next_task` makes the next task, with what is known of it here; None where there is none until a result comes.
+    `work`, a function of a module, is done with each.
 
     Yields:
         What is known of each task, with its result, as they are ready.

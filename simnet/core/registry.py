@@ -47,12 +47,8 @@ class StructRegistry(Generic[T]):
     ) -> None:
         """Start with none.
 
-        Args:
-            noun: as the attribute.
-            base: as the attribute.
-            entry_points: as the attribute.
-            check: refuses what does not go with those that are there, by a SimnetError.
-            also: tags by what the field calls these, in lower case; either is taken, in any case.
+        `check` refuses by a SimnetError what does not go with those that are there; `also` has tags by what the field
+        calls these, in lower case: either is taken, in any case.
         """
         self._check = check
         self._also = also or {}

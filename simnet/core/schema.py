@@ -62,12 +62,9 @@ class _WholeNumberError(FieldError):
 
 
 def build(struct: type[T], data: object, where: str | Origins) -> T:
-    """Check plain data against a struct, and return that.
+    """Check plain data of a file against a struct, and return that.
 
-    Args:
-        struct: what the data become.
-        data: as they stand in a file.
-        where: how messages call the file; or, by the keys from the top, how they call the file that gave these.
+    `where` is how messages call the file; or, by the keys from the top, how they call the file that gave these.
 
     Raises:
         NotInstalledError: the name of a strategy or a fault is not registered.

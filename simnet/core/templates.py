@@ -23,13 +23,10 @@ def root() -> Path:
 
 
 def page(name: str, values: Mapping[str, object]) -> str:
-    """Return a whole template as text.
+    """Return a whole template, such as "validation.md" or "sets/hkbu_bsp.md", as text.
 
-    Args:
-        name: of the template without `SUFFIX`, such as "validation.md" or "sets/hkbu_bsp.md".
-        values: the values that the template uses, by name. The filters `f`, which formats a number
-            (`{{ 0.5 | f(".0%") }}`), `seconds`, which picks the unit of a time, and `wrapped`, which fills paragraphs,
-            are always there.
+    It uses values by name, and the filters `f`, which formats a number (`{{ 0.5 | f(".0%") }}`), `seconds`, which picks
+    the unit of a time, and `wrapped`, which fills paragraphs.
 
     Raises:
         jinja2.UndefinedError: the template uses a name that is not given.
@@ -38,23 +35,12 @@ def page(name: str, values: Mapping[str, object]) -> str:
 
 
 def html(name: str, values: Mapping[str, object]) -> str:
-    """Return a template as HTML; what is given is escaped, unless it is `markupsafe.Markup`.
-
-    Args:
-        name: of the template, as in `page`; its name ends in ".html".
-        values: as in `page`.
-    """
+    """Return a template, such as "page.html", as HTML; values are escaped, unless they are `markupsafe.Markup`."""
     return _environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(values)
 
 
 def paragraphs(name: str, block: str, values: Mapping[str, object]) -> str:
-    """Return a block of a template, each paragraph on one line; "" if the template has no such block.
-
-    Args:
-        name: of the template, as in `page`.
-        block: name of the block.
-        values: as in `page`.
-    """
+    """Return a block of a template, each paragraph on one line; "" if the template has no such block."""
     template = _template(name)
     if block not in template.blocks:
         return ""

@@ -114,10 +114,7 @@ def layout_of(
 ) -> tuple[RecordedLayout, TimedBy]:
     """Return the step that symmetric ranks did, and what is known of its compute: seconds are the mean of the ranks.
 
-    Args:
-        ranks: one or several of the world.
-        world: its nodes and ranks.
-        comm_groups: ranks of process groups that the traces do not tell.
+    `comm_groups` has the ranks of process groups that the traces do not tell.
 
     Raises:
         SimnetError: a trace holds what is no step of symmetric ranks, or two ranks differ.

@@ -35,11 +35,7 @@ class ImportOptions:
 
 
 def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
-    """Return the step that traces hold.
-
-    Args:
-        paths: Chakra execution traces of one or several ranks, or one trace of torch.profiler.
-        options: what the traces do not say.
+    """Return the step that Chakra execution traces of one or several ranks hold, or one trace of torch.profiler.
 
     Raises:
         SimnetError: one cannot be read or is no such trace, they hold no step of symmetric ranks, or an option has no

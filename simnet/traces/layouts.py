@@ -38,14 +38,9 @@ class WorldShape(Struct, frozen=True, kw_only=True):
 def world_shape(
     num_nodes: int | None, ranks_per_node: int | None, world_size: int | None, gpus: int | None, where: str
 ) -> WorldShape:
-    """Return the shape of the world from what the user and the trace say.
+    """Return the world from nodes and ranks that the user gives, and from its ranks and GPUs of a node in the trace.
 
-    Args:
-        num_nodes: as given, or None.
-        ranks_per_node: as given, or None.
-        world_size: ranks that the trace tells, or None.
-        gpus: GPUs of a node that the trace tells, or None.
-        where: how messages call the trace.
+    Each of the four may be None; `where` is how messages call the trace.
     """
     if world_size == 1:
         num_nodes, ranks_per_node = num_nodes or 1, ranks_per_node or 1
@@ -132,13 +127,7 @@ class TracedWork:
 
 
 def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str) -> tuple[RecordedStream, ...]:
-    """Return the work as streams.
-
-    Args:
-        work: all of it, each `after` naming others of it.
-        names: of the streams by their keys, in their order.
-        where: how messages call the trace.
-    """
+    """Return all the work of a trace as streams, whose names stand by their keys in their order."""
     numbers = {name: number for number, name in enumerate(names)}
     streams: list[list[RecordedOperation]] = [[] for _ in names]
     clocks: dict[int, Clock] = {}
@@ -254,9 +243,7 @@ def _sum(first: RecordedOperation, second: RecordedOperation) -> RecordedOperati
 def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> RecordedLayout:
     """Return the layout of all ranks: that of the first one, with the mean of the seconds of compute of all.
 
-    Args:
-        layouts: of one rank each.
-        places: how messages call the trace of each.
+    `places` are how messages call the trace of each.
     """
     # Symmetric ranks differ by noise alone, which the mean evens out; structure is taken from the first.
     first = layouts[0]
@@ -317,12 +304,7 @@ def _text(operation: RecordedOperation, layout: RecordedLayout) -> str:
 
 
 def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
-    """Return the layout, with a note where some collectives carry nothing.
-
-    Args:
-        layout: of a step.
-        where: how messages call the trace.
-        says: what the trace says the bytes by.
+    """Return the layout of a step, with a note where some collectives carry nothing; the trace says bytes by `says`.
 
     Raises:
         SimnetError: none carries anything: then the trace does not say the bytes.

@@ -92,10 +92,7 @@ def world_of(trace: Trace, num_nodes: int | None, ranks_per_node: int | None) ->
 def layout_of(trace: Trace, world: WorldShape, step: int | None) -> RecordedLayout:
     """Return the step that a rank did: one that was profiled, or all of them where their collectives differ.
 
-    Args:
-        trace: of a rank.
-        world: nodes and ranks.
-        step: number of the ProfilerStep; None for the one of median duration.
+    `step` is the number of its ProfilerStep; by default the one of median duration is taken.
 
     Raises:
         SimnetError: there is no such step, or it is none of symmetric ranks.

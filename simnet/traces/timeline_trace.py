@@ -398,12 +398,8 @@ def _rates(
 def write_trace(run_result: RunResult, path: Path, iterations: int = ITERATIONS) -> None:
     """Write the trace of the strategy, and that of its baseline beside it (`baseline_path`).
 
-    A device or pipe takes the strategy's alone; a file that ends with .gz is packed.
-
-    Args:
-        run_result: of a simulation, with its spans.
-        path: of the strategy's file.
-        iterations: how often the simulated iteration is written, one after the other.
+    A device or pipe takes the strategy's alone; a file that ends with .gz is packed. The simulated iteration is written
+    several times, one after the other.
 
     Raises:
         SimnetError: the result has no spans, the numbers are out of range, or a file cannot be written.

@@ -55,14 +55,10 @@ class ModelParts(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parts_of(tensors: tuple[Tensor, ...], cap_bytes: Size | None, bytes_per_element: int) -> ModelParts:
-    """Return the parts of a model: its blocks by the names of tensors, or parts of a size.
+    """Return the parts of a model, whose tensors are in the order of backward: its blocks by name, or parts of a size.
 
-    A block is what has a number in its name: "layers.0", "encoder.layers.encoder_layer_0".
-
-    Args:
-        tensors: in the order of backward.
-        cap_bytes: a part ends when its tensors reach this size; None cuts by names.
-        bytes_per_element: of the tensors.
+    A block is what has a number in its name: "layers.0", "encoder.layers.encoder_layer_0". With `cap_bytes` a part
+    ends when its tensors reach this size, whatever their names.
     """
     if not tensors or any(tensor.shape is None for tensor in tensors):
         raise SimnetError(

@@ -53,14 +53,9 @@ class LinearCost(Struct, frozen=True, kw_only=True):
 
 
 def build(strategy: Bucketing, step: Step, exchange_cost: LinearCost) -> tuple[Bucket, ...]:
-    """Return the buckets of a strategy in the order in which they become ready.
+    """Return the buckets of a strategy in the order in which they become ready; `exchange_cost` is for "mg_wfbp" alone.
 
     DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
-
-    Args:
-        strategy: its `bucketing` and `bucket_cap` decide.
-        step: the gradients.
-        exchange_cost: time of an exchange by its bytes, read only by "mg_wfbp".
     """
     if strategy.bucketing == "fused":
         return (Bucket(index=0, num_elements=step.num_elements, backward_fraction=1.0, shapes=_shapes(step.tensors)),)

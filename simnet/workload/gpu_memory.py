@@ -170,14 +170,10 @@ def in_buckets(model: ModelMemory) -> RankMemory:
 
 
 def at_peak(rank: RankMemory, model: ModelMemory, step: Step, gpu_bytes: float | None = None) -> GpuMemory:
-    """Return what a rank holds when that is most.
+    """Return what a rank holds when that is most, with the activations of the model, beside the memory of its GPU.
 
-    Args:
-        rank: what the strategy holds.
-        model: has the activations.
-        step: has the order in which gradients become ready, and micro-batches: with several of them gradients are
-            there from the first one on, else backward makes them while it frees activations.
-        gpu_bytes: memory of the GPU, if it is known.
+    With several micro-batches gradients are there from the first one on; else backward makes them, in the order of the
+    step's tensors, while it frees activations.
     """
     most = max(
         _moments(rank, model, step),

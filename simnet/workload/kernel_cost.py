@@ -113,12 +113,9 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     def other_options(
         self, calibration: Calibration, options: Mapping[str, object], timed_as: TimedAs = SystemOptions
     ) -> str:
-        """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does.
+        """Return how the options that were timed differ from a strategy's, "bits=4, not bits=8"; "" where none does.
 
-        Args:
-            calibration: has the timed options.
-            options: of the strategy.
-            timed_as: makes of timed options what can be compared with these.
+        `timed_as` makes of timed options what can be compared with these.
         """
         timed = self.timed(calibration)
         timed_options = timed_as(timed.options) if timed is not None and timed.options else SystemOptions()

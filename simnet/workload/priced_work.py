@@ -45,14 +45,10 @@ def _in_format(work: Work, wanted: str) -> Work:
 def price(
     workload: Workload, cluster: Cluster, calibration: Calibration, convolutions: float | None, num_elements: float
 ) -> tuple[float, float, float, tuple[str, ...]]:
-    """Return the seconds of forward, backward and optimizer, and how they came about.
+    """Return the seconds of forward, backward and optimizer of a workload that has work, and how they came about.
 
-    Args:
-        workload: that has work.
-        cluster: names the GPU.
-        calibration: has the optimizer's time or the memory's bandwidth; else that of the data sheet counts.
-        convolutions: see `roofline.attained`.
-        num_elements: of all parameters.
+    The optimizer takes its time in the calibration, or moves its bytes at the calibration's or the data sheet's memory
+    bandwidth. `convolutions` is as in `roofline.attained`.
 
     Raises:
         SimnetError: the cluster names no GPU of the table, or this has not the number format.

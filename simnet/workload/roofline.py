@@ -65,12 +65,7 @@ def attainments() -> Attainments:
 
 
 def attained(precision: str, convolutions: Fraction | None) -> Attained:
-    """Return the share that work attains.
-
-    Args:
-        precision: number format of its products.
-        convolutions: fraction of convolutions in its products, 0 to 1; None where that is not known.
-    """
+    """Return the share that work attains; `convolutions` is their fraction of its products, None where not known."""
     every = attainments()
     if precision == PLAIN_PRECISION:
         return every.plain
