@@ -66,13 +66,6 @@ class LoggedCurve(Struct, frozen=True, kw_only=True):
         return tuple(values), tuple(values.values())
 
 
-class LoggedTrainings(NamedTuple):
-    """The trainings of some logs, and what a reader should know of how they were read."""
-
-    convergence: Convergence
-    notes: tuple[str, ...]
-
-
 def names_a_log(text: str) -> bool:
     """Tell whether an argument names a log; else it is a shipped name, or the path of a convergence file."""
     system, path = _reference(text)
@@ -83,8 +76,8 @@ def names_a_log(text: str) -> bool:
 
 def load_logs(
     texts: Sequence[str], scenario: Scenario, *, metric: str | None = None, ranks: int | None = None
-) -> LoggedTrainings:
-    """Read the logs of trainings.
+) -> tuple[Convergence, tuple[str, ...]]:
+    """Return the trainings of logs, and what a reader should know of how they were read.
 
     A log names its system in front of "=" or in a column, as a strategy and its options; a bare name stands for the
     scenario's own strategy or baseline of that kind. One log of one training without a system is of DDP.
@@ -124,7 +117,7 @@ def load_logs(
         curves=_numbered(curves, ranks, batch),
     )
     read_as = dict.fromkeys(note for curve in curves for note in curve.notes)
-    return LoggedTrainings(convergence, (*read_as, *_assumed(curves, systems, ranks, batch)))
+    return convergence, (*read_as, *_assumed(curves, systems, ranks, batch))
 
 
 def _reference(text: str) -> tuple[str, Path]:

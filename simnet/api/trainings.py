@@ -165,8 +165,7 @@ def _trainings(
 
     of_files = [text for text in curves if not names_a_log(text)]
     if not of_files:
-        logged = load_logs(curves, scenario, metric=metric, ranks=ranks)
-        return logged.convergence, logged.notes
+        return load_logs(curves, scenario, metric=metric, ranks=ranks)
     if len(curves) > 1:
         raise SimnetError(f"{of_files[0]}: among other curves: no log of a training; give it alone, or give logs only")
     if metric is not None:

@@ -104,36 +104,27 @@ def test_ends_that_are_far_apart_are_searched(find: Callable[..., Crossover], ke
 
 
 @pytest.mark.parametrize(
-    ("key", "start", "end", "message"),
+    ("key", "start", "end", "message", "options"),
     [
-        (BANDWIDTH, "1", "2 Gbit/s", f"--from: {BANDWIDTH}: '1': write a number and a unit"),
-        (BANDWIDTH, "1 Gbit/s", 2, f"--to: {BANDWIDTH}: 2: write a number and a unit"),
-        (BANDWIDTH, "1 Gbit/s", "1000 Mbit/s", "--from: '1 Gbit/s': equals --to; give two values"),
-        ("cluster.num_node", 1, 2, "--from: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?"),
-        ("strategy.kind", "binsgdm", "qsgd", "--break-even: strategy.kind: 'binsgdm': not a number; give the key of"),
-        ("strategy.overlap", False, True, "--break-even: strategy.overlap: False: not a number"),
-        ("cluster.slow_nodes", [{"node": 0}], [], "not a number"),
+        (BANDWIDTH, "1", "2 Gbit/s", f"--from: {BANDWIDTH}: '1': write a number and a unit", {}),
+        (BANDWIDTH, "1 Gbit/s", 2, f"--to: {BANDWIDTH}: 2: write a number and a unit", {}),
+        (BANDWIDTH, "1 Gbit/s", "1000 Mbit/s", "--from: '1 Gbit/s': equals --to; give two values", {}),
+        ("cluster.num_node", 1, 2, "--from: cluster: unknown key 'num_node'. Did you mean 'num_nodes'?", {}),
+        ("strategy.kind", "binsgdm", "qsgd", "--break-even: strategy.kind: 'binsgdm': not a number; give the key", {}),
+        ("strategy.overlap", False, True, "--break-even: strategy.overlap: False: not a number", {}),
+        ("cluster.slow_nodes", [{"node": 0}], [], "not a number", {}),
+        *(
+            (NODES, 1, 2, f"--tolerance: {tolerance}: must be from 1e-09 to 0.5", {"tolerance": tolerance})
+            for tolerance in (math.nan, 0.0, 0.6)
+        ),
+        (NODES, 1, 2, "pod: nothing to compare with: tuned DDP is not known", {"changes": {"baseline": None}}),
     ],
 )
-def test_a_wrong_key_or_end_is_refused(
-    find: Callable[..., Crossover], key: str, start: object, end: object, message: str
+def test_what_cannot_be_searched_is_refused(
+    find: Callable[..., Crossover], key: str, start: object, end: object, message: str, options: dict[str, Any]
 ) -> None:
     with refused(message):
-        find(key, start, end, lambda _: 1.0)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        *(({"tolerance": one}, f"--tolerance: {one}: must be from 1e-09 to 0.5") for one in (math.nan, 0.0, 0.6)),
-        ({"changes": {"baseline": None}}, "pod: nothing to compare with: tuned DDP is not known"),
-    ],
-)
-def test_a_wrong_tolerance_and_a_missing_baseline_are_refused(
-    find: Callable[..., Crossover], options: dict[str, Any], message: str
-) -> None:
-    with refused(message):
-        find(NODES, 1, 2, None, **options)
+        find(key, start, end, None if "changes" in options else lambda _: 1.0, **options)
 
 
 def test_keys_inside_lists_and_tables_are_reached(find: Callable[..., Crossover]) -> None:

@@ -156,16 +156,16 @@ class TestEvents:
 
 
 def test_one_log_of_one_training_is_of_ddp() -> None:
-    found = load_logs(["one.csv"], scenario())
-    (curve,) = found.convergence.curves
+    trainings, notes = load_logs(["one.csv"], scenario())
+    (curve,) = trainings.curves
     assert (curve.system, curve.ranks, curve.seed, curve.steps, curve.values) == ("all_reduce", 4, 0, (10,), (4.0,))
-    assert "taken as DDP" in " ".join(found.notes)
-    assert "taken as 4 (--ranks)" in " ".join(found.notes)
-    assert load_logs(["one.csv"], scenario(), ranks=8).convergence.rank_counts == (8,)
+    assert "taken as DDP" in " ".join(notes)
+    assert "taken as 4 (--ranks)" in " ".join(notes)
+    assert load_logs(["one.csv"], scenario(), ranks=8)[0].rank_counts == (8,)
 
 
 def test_a_system_in_front_names_all_seeds_of_a_log() -> None:
-    found = load_logs(["all_reduce=many.csv", "power_sgd:matrix_rank=2=one.csv"], scenario()).convergence
+    found, _ = load_logs(["all_reduce=many.csv", "power_sgd:matrix_rank=2=one.csv"], scenario())
     assert [(one.system, one.seed, one.steps) for one in found.curves] == [
         ("all_reduce", 0, (10, 20, 30)),
         ("all_reduce", 1, (10, 20)),
@@ -176,20 +176,20 @@ def test_a_system_in_front_names_all_seeds_of_a_log() -> None:
 
 
 def test_a_log_of_ddp_is_one_without_compression() -> None:
-    found = load_logs(["DDP=one.csv", "qsgd=many.csv"], scenario()).convergence
+    found, _ = load_logs(["DDP=one.csv", "qsgd=many.csv"], scenario())
     assert list(found.systems) == ["all_reduce", "qsgd"]
 
 
 def test_samples_become_steps_by_the_batch_of_all_ranks() -> None:
     Path("s.csv").write_text("samples,loss\n2,5\n4,4\n6,3\n8,2\n")
-    found = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
-    assert (found.convergence.curves[0].steps, found.convergence.curves[0].values) == ((1, 2), (4.0, 2.0))
-    assert "steps are samples / 4" in " ".join(found.notes)
+    found, notes = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
+    assert (found.curves[0].steps, found.curves[0].values) == ((1, 2), (4.0, 2.0))
+    assert "steps are samples / 4" in " ".join(notes)
 
 
 def test_1_bit_adam_without_dense_steps_is_remarked() -> None:
     for options, is_said in (("", True), (":dense_steps=5", False)):
-        notes = load_logs([f"one_bit_adam{options}=one.csv", "all_reduce=one.csv"], scenario()).notes
+        _, notes = load_logs([f"one_bit_adam{options}=one.csv", "all_reduce=one.csv"], scenario())
         assert ("one_bit_adam: no dense steps" in " ".join(notes)) is is_said
 
 

@@ -10,7 +10,7 @@ from simnet.calibration import run_traces
 from simnet.traces import kineto
 from simnet.traces.import_step import ImportOptions, step_of
 from tests.helpers import kineto_traces as traces
-from tests.helpers.kineto_traces import Event, kernel, sent
+from tests.helpers.kineto_traces import Event, kernel
 from tests.helpers.refusals import refused
 
 Change = Callable[[dict[str, Any]], None]
@@ -76,7 +76,8 @@ OF_LIBRARIES = (
 OF_OTHERS = (
     "void vllm_all_reduce_bias_kernel<float>(float*)", "fused_allgather_gemm", "my_nccl_free_kernel",
     "void k<ncclDataType_t>(float*)", "occlusion_reduce_kernel", "ccl_label_components", "hcompute_kernel",
-    "void at::native::_scatter_gather_elementwise_kernel<128>", "my_rccl_like_bias",
+    "void at::native::_scatter_gather_elementwise_kernel<128>", "my_rccl_like_bias", "accl_norm",
+    "my_reduce_scatter_add_bias_kernel",
 )  # fmt: skip
 
 
@@ -225,12 +226,6 @@ def of_gloo(*, ended: float) -> dict[str, Any]:
 def test_phases_of_a_gpu_without_annotations_are_those_of_the_launches() -> None:
     (step,) = kineto.parse(traces.ddp(told=False), "t.json").steps
     assert (step.forward_s, step.backward_s, step.optimizer_s) == pytest.approx((50e-6, 180e-6, 40e-6))
-
-
-def test_a_trace_that_only_its_groups_give_a_size_is_one_of_several_ranks() -> None:
-    data = traces.trace(kernel("a", 1, 0, 0, 9), sent("allreduce", 2, 1, 9, 20))
-    no_world_size(data)
-    assert kineto.parse(data, "t.json").world_size == 4
 
 
 @pytest.mark.parametrize(

@@ -187,11 +187,3 @@ def test_what_is_no_step_of_symmetric_ranks_is_refused(
     both = [traces.write(tmp_path / f"{rank}.json", DDP) for rank in (0, 1)]
     with refused("one rank stands for all; give its trace alone"):
         step_of(both, ImportOptions())
-
-
-def test_a_kernel_that_only_sounds_like_a_collective_is_compute(tmp_path: Path) -> None:
-    data = traces.trace(
-        *kernel("my_reduce_scatter_add_bias_kernel", 1, 10, 20, 70), *kernel("accl_norm", 2, 15, 70, 90)
-    )
-    (layout,) = imported(data, tmp_path).recordings
-    assert {one.kind for one in layout.operations} == {"compute"}
