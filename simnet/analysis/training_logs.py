@@ -4,9 +4,11 @@ import csv
 import io
 import math
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -189,6 +191,14 @@ def _assumed(
         yield f"the log names no system: taken as DDP ({DENSE})"
 
 
+class _Point(NamedTuple):
+    """One logged value, after a number of steps or samples; `where` names its place in messages."""
+
+    where: str
+    at: int
+    value: float
+
+
 class _Row(NamedTuple):
     """One row: its place for messages, and its cells by column; an empty cell is left out."""
 
@@ -204,10 +214,7 @@ def read_curves(path: Path, metric: str | None) -> tuple[LoggedCurve, ...]:
     """
     metric = metric or LOSS
     if _is_folder(path) or EVENTS in path.name:
-        rows, num_lost = _event_rows(path, metric)
-        curve = _curve(path, metric, "step", rows)
-        notes = (f"{path}: values of steps that were logged again later are left out: {num_lost}",) if num_lost else ()
-        return (replace(curve, notes=notes),)
+        return (_curve(path, metric, "step", _event_rows(path, metric), is_one_run=True),)
     if path.suffix not in TABLES:
         rule = "CSV (.csv) and JSON lines (.jsonl) with 'step' or 'samples' and 'loss', and TensorBoard's events"
         raise SimnetError(f"{path}: not read; of logs are read {rule}: save it as one of these")
@@ -280,28 +287,16 @@ def _of_rows(path: Path, rows: Sequence[_Row], metric: str) -> tuple[LoggedCurve
     return tuple(_curve(path, metric, position, logged) for logged in trainings.values())
 
 
-def _curve(path: Path, metric: str, position: str, rows: Sequence[_Row]) -> LoggedCurve:
+def _curve(path: Path, metric: str, position: str, rows: Sequence[_Row], *, is_one_run: bool = False) -> LoggedCurve:
     """Return the curve of one training; what was logged at step 0 is left out: nothing was trained until then.
 
     A value that is no number (NaN, infinity) is a training that has diverged if none of those after it is one.
     """
-    points: list[tuple[str, int, float]] = []
-    last = -1
-    for row in rows:
-        if position not in row.cells:
-            raise SimnetError(f"{row.where}: {shown(position)}: missing in a row with a loss; add it, or drop the row")
-        at = _whole(row.cells[position], f"{row.where}: {shown(position)}")
-        if at > MAX_POSITION:
-            raise SimnetError(f"{row.where}: {position} {at}: must be at most {MAX_POSITION}; correct it")
-        if at <= last:
-            raise SimnetError(
-                f"{row.where}: {position} {at} after {last}: must increase; write each training with a seed or a "
-                "system of its own; sort the rows of one that was shuffled; drop those of before a resumption"
-            )
-        last = at
-        if at > 0:
-            points.append((row.where, at, _number(row.cells[metric], f"{row.where}: {shown(metric)}")))
-    numbers = [index for index, (_, _, value) in enumerate(points) if math.isfinite(value)]
+    logged = [_point(row, position, metric) for row in rows]
+    kept = _last_life(logged, position, is_one_run=is_one_run)
+    lost = len(logged) - len(kept)
+    points = [point for point in kept if point.at > 0]
+    numbers = [index for index, point in enumerate(points) if math.isfinite(point.value)]
     if not numbers:
         raise SimnetError(f"{path}: {shown(metric)}: no number after step 0; give a training with losses")
     for where, _, value in points[: numbers[-1] + 1]:
@@ -317,12 +312,46 @@ def _curve(path: Path, metric: str, position: str, rows: Sequence[_Row]) -> Logg
         where=str(path),
         metric=metric,
         counted="steps" if position == "step" else "samples",
-        positions=tuple(at for _, at, _ in points),
-        values=tuple(value if math.isfinite(value) else None for _, _, value in points),
+        positions=tuple(point.at for point in points),
+        values=tuple(point.value if math.isfinite(point.value) else None for point in points),
         system=str(first.cells.get("system", "")),
         seed=_whole_cell(first, "seed"),
         ranks=_whole_cell(first, "ranks", least=1),
+        notes=(f"{path}: values of steps that were logged again later are left out: {lost}",) if lost else (),
     )
+
+
+def _point(row: _Row, position: str, metric: str) -> _Point:
+    if position not in row.cells:
+        raise SimnetError(f"{row.where}: {shown(position)}: missing in a row with a loss; add it, or drop the row")
+    at = _whole(row.cells[position], f"{row.where}: {shown(position)}")
+    if at > MAX_POSITION:
+        raise SimnetError(f"{row.where}: {position} {at}: must be at most {MAX_POSITION}; correct it")
+    return _Point(row.where, at, _number(row.cells[metric], f"{row.where}: {shown(metric)}"))
+
+
+def _last_life(points: Sequence[_Point], position: str, *, is_one_run: bool) -> list[_Point]:
+    """Return what counts of a training that was resumed from a checkpoint: steps logged again, as logged last.
+
+    Raises:
+        SimnetError: steps go back, and do not come again: rows that may be of two trainings, or shuffled.
+    """
+    kept: list[_Point] = []
+    for place, point in enumerate(points):
+        if kept and point.at <= kept[-1].at:
+            before = bisect_left(kept, point.at, key=attrgetter("at"))
+            end = next((end for end in range(place + 1, len(points)) if points[end].at <= points[end - 1].at), None)
+            life = {other.at for other in points[place:end]}
+            again = [dropped.at in life for dropped in kept[before:] if dropped.at <= max(life)]
+            # A run whose last life ended early logs fewer steps again; another training begins at the first one.
+            if not is_one_run and not (before and 2 * sum(again) >= len(again)):
+                raise SimnetError(
+                    f"{point.where}: {position} {point.at} after {kept[-1].at}: must increase; write each training "
+                    "with a seed or a system of its own; sort the rows of one that was shuffled"
+                )
+            del kept[before:]
+        kept.append(point)
+    return kept
 
 
 def _whole_cell(row: _Row, column: str, least: int = 0) -> int | None:
@@ -346,11 +375,8 @@ def _number(value: object, where: str) -> float:
     raise SimnetError(f"{where}: {shown(value)}: must be a number with a decimal point; correct it")
 
 
-def _event_rows(path: Path, metric: str) -> tuple[list[_Row], int]:
-    """Return the scalars of a tag, of a file or of all event files in a folder, which are those of one run.
-
-    A run that was resumed logs again what it had lost, from its checkpoint on: how many values that were is returned.
-    """
+def _event_rows(path: Path, metric: str) -> list[_Row]:
+    """Return the scalars of a tag, of a file or of all event files in a folder, which are those of one run."""
     if not _is_there(path):
         raise SimnetError(f"{path}: cannot be read: no such file; name an event file of TensorBoard, or its folder")
     if _is_folder(path) and not any(EVENTS in inner.name for inner in path.iterdir()):
@@ -371,13 +397,7 @@ def _event_rows(path: Path, metric: str) -> tuple[list[_Row], int]:
     if metric not in scalars:
         known = _listed(scalars) if scalars else "none; log it with SummaryWriter.add_scalar"
         raise SimnetError(f"{path}: no tag {shown(metric)}; name one with --metric: {known}")
-    kept: list[tuple[int, float]] = []
-    for step, value in scalars[metric]:
-        while kept and kept[-1][0] >= step:
-            kept.pop()
-        kept.append((step, value))
-    where = f"{path}: {shown(metric)}"
-    return [_Row(where, {"step": step, metric: value}) for step, value in kept], len(scalars[metric]) - len(kept)
+    return [_Row(f"{path}: {shown(metric)}", {"step": step, metric: value}) for step, value in scalars[metric]]
 
 
 def _scalars(events: Any) -> dict[str, list[tuple[int, float]]]:

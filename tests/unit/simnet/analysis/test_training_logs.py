@@ -70,7 +70,12 @@ def test_columns_may_name_system_seed_and_ranks() -> None:
         ("step,loss\n-1,1\n", "f.csv:2: 'step': '-1': must be a whole number"),
         ("step,loss\n,1\n2,1\n", "f.csv:2: 'step': missing in a row with a loss"),
         ("step,loss\n1,2\n1,1\n", "f.csv:3: step 1 after 1: must increase; write each training with a seed"),
-        ("step,loss\n10,2\n30,1\n20,1\n", "f.csv:4: step 20 after 30: must increase"),
+        ("step,loss\n10,2\n30,1\n20,1\n40,1\n", "f.csv:4: step 20 after 30: must increase; write each training"),
+        ("step,loss\n0,3\n10,2\n20,1\n0,3\n10,2\n20,1\n", "f.csv:5: step 0 after 20: must increase"),
+        (
+            "step,loss\n100,3\n90,2\n80,1\n",
+            "must increase; write each training with a seed ",
+        ),
         ("samples,loss\n1e16,2\n", "f.csv:2: samples 10000000000000000: must be at most 1000000000000000"),
         ("step,loss\n1,2\n2,nan\n3,1\n", "f.csv:3: 'loss' is nan and later a number"),
         ("step,loss\n1,nan\n2,inf\n", "f.csv: 'loss': no number after step 0"),
@@ -104,6 +109,14 @@ def test_all_else_is_refused_with_what_is_read(name: str) -> None:
     rule = "of logs are read CSV (.csv) and JSON lines (.jsonl) with 'step' or 'samples' and 'loss', and TensorBoard's"
     with refused(start=f"{name}: not read; {rule}"):
         curves("step,loss\n1,2\n", name)
+
+
+def test_of_a_training_that_was_resumed_the_later_life_counts_and_a_note_says_so() -> None:
+    losses = enumerate([0, 10, 20, 30, 40, 20, 30, 40, 50, 40, 50, 60])
+    (curve,) = curves("step,loss\n" + "\n".join(f"{step},{5 + number}" for number, step in losses))
+    assert curve.positions == (10, 20, 30, 40, 50, 60)
+    assert curve.values == (6, 10, 11, 14, 15, 16)
+    assert curve.notes == ("f.csv: values of steps that were logged again later are left out: 5",)
 
 
 class TestEvents:
