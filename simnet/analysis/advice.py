@@ -259,15 +259,15 @@ class Advice(Struct, frozen=True, kw_only=True):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The best that changes nothing in training, and the best of what rounds, compresses and trains apart."""
-        choices: list[Choice] = []
+        best: list[Choice] = []
         for mathematics in get_args(Mathematics):
             rows = [row for row in self.systems if row.mathematics == mathematics and row.may_fit]
             if rows:
                 system = self._chosen(rows)
                 # A gain is over the best that changes less, not over what stands just before.
-                least_s = min((choice.system.iteration_s for choice in choices), default=system.iteration_s)
-                choices.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
-        return tuple(choices)
+                least_s = min((choice.system.iteration_s for choice in best), default=system.iteration_s)
+                best.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
+        return tuple(best)
 
     def _chosen(self, rows: Sequence[RankedSystem]) -> RankedSystem:
         """Return the best of some: the first that pays, else the reference if it is about as fast, else the fastest."""

@@ -167,23 +167,15 @@ def with_strategy(experiment: Experiment, jobs: int = 1, progress: Callable[[int
         swept |= BATCH_KEYS
     changes = chosen.batches.changes(settings_of(scenario))
     kept = {key: value for key, value in changes.items() if key not in swept}
-    question = _question(experiment, advice, chosen.batches.text() if kept == changes else _set_text(kept))
+    batches = chosen.batches.text() if kept == changes else ", ".join(f"{key} = {kept[key]}" for key in kept)
+    cut = f", {batches}" if batches and chosen.batches != settings_of(advice.scenario) else ""
+    taken = f"{experiment.where} names no strategy: {chosen.label}{cut} is taken, as simnet advise would use."
+    question = f"{experiment.question} {taken}".strip()
     if scenario.run.global_batch is not None:
         kept.pop("run.grad_accumulation", None)
     values = {"strategy": to_dict(chosen.strategy), "question": question, **kept}
     overrides = (Override(key=key, value=value, origin=ORIGIN) for key, value in values.items())
     return replace(experiment, question=question, overrides=(*experiment.overrides, *overrides))
-
-
-def _set_text(changes: Mapping[str, object]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in changes.items())
-
-
-def _question(experiment: Experiment, advice: Advice, batches: str) -> str:
-    chosen = advice.best or advice.baseline_system
-    cut = f", {batches}" if batches and chosen.batches != settings_of(advice.scenario) else ""
-    taken = f"{experiment.where} names no strategy: {chosen.label}{cut} is taken, as simnet advise would use."
-    return f"{experiment.question} {taken}".strip()
 
 
 # The ranking of a worker process, put there once by `_prepare` and not with every name.

@@ -38,11 +38,11 @@ def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> Ru
     """
     scenario = result.scenario
     check(scenario)
-    strategy = replace(result.result, lost_time=_lost(scenario, result.result, progress))
+    of_strategy = replace(result.result, lost_time=_lost(scenario, result.result, progress))
     baseline, compared = result.baseline, result.compared
     if baseline is not None and compared is not None:
         baseline = replace(baseline, lost_time=_lost(compared, baseline, progress))
-    return replace(result, result=strategy, baseline=baseline)
+    return replace(result, result=of_strategy, baseline=baseline)
 
 
 def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> LostTime:
