@@ -133,9 +133,11 @@ def _fitted(value: object, kind: Any) -> object:
         path = error.path[1:] if is_lone else error.path
         others += ["a list of these"] if is_lone else []
         raise FieldError(path, ", or ".join([error.text, *([] if path else others)])) from error
+    if not is_path or fitted is None:
+        return fitted
     if isinstance(fitted, tuple):
-        return tuple(map(_path, fitted)) if is_path else fitted
-    return _path(str(fitted)) if is_path and fitted is not None else fitted
+        return tuple(_path(text, () if is_lone else (str(place),)) for place, text in enumerate(fitted))
+    return _path(str(fitted))
 
 
 def _is_lone(value: object) -> bool:
@@ -209,14 +211,14 @@ def _words(kind: Any) -> str:
     return f"a function of {len(get_args(kind)[0])} argument"
 
 
-def _path(text: str) -> Path:
+def _path(text: str, place: KeyPath = ()) -> Path:
     try:
         longest = max(map(len, os.fsencode(text).split(b"/")))
     except UnicodeEncodeError:  # lone surrogates that stand for no byte
         longest = 0
     if "\0" in text or not 0 < longest <= MAX_NAME_BYTES:
         rule = f"give a path whose names have 1 to {MAX_NAME_BYTES} bytes, without null characters"
-        raise FieldError((), f"{shown(text)}: {rule}")
+        raise FieldError(place, f"{shown(text)}: {rule}")
     return Path(text)
 
 

@@ -47,9 +47,13 @@ def test_tables_with_named_columns_are_read(name: str, data: str) -> None:
 
 def test_columns_may_name_system_seed_and_ranks() -> None:
     text = "system,seed,ranks,samples,eval/loss\nadam,0,8,64,3\nadam,1,8,64,4\nqsgd,0,8,64,5\nadam,0,8,128,2\n"
-    found = curves(text, metric="eval/loss")
-    assert [(one.system, one.seed, one.ranks) for one in found] == [("adam", 0, 8), ("adam", 1, 8), ("qsgd", 0, 8)]
-    assert (found[0].positions, found[0].values, found[0].counted) == ((64, 128), (3.0, 2.0), "samples")
+    logged = curves(text, metric="eval/loss")
+    assert [(curve.system, curve.seed, curve.ranks) for curve in logged] == [
+        ("adam", 0, 8),
+        ("adam", 1, 8),
+        ("qsgd", 0, 8),
+    ]
+    assert (logged[0].positions, logged[0].values, logged[0].counted) == ((64, 128), (3.0, 2.0), "samples")
 
 
 @pytest.mark.parametrize(
@@ -178,25 +182,25 @@ def test_one_log_of_one_training_is_of_ddp() -> None:
 
 
 def test_a_system_in_front_names_all_seeds_of_a_log() -> None:
-    found, _ = load_logs(["all_reduce=many.csv", "power_sgd:matrix_rank=2=one.csv"], scenario())
-    assert [(one.system, one.seed, one.steps) for one in found.curves] == [
+    trainings, _ = load_logs(["all_reduce=many.csv", "power_sgd:matrix_rank=2=one.csv"], scenario())
+    assert [(curve.system, curve.seed, curve.steps) for curve in trainings.curves] == [
         ("all_reduce", 0, (10, 20, 30)),
         ("all_reduce", 1, (10, 20)),
         ("power_sgd:matrix_rank=2", 0, (10,)),
     ]
-    assert found.systems["power_sgd:matrix_rank=2"].strategy == PowerSGD(matrix_rank=2)
-    assert [row[0] for row in median_values(found.of("all_reduce", 4))] == [10, 20]
+    assert trainings.systems["power_sgd:matrix_rank=2"].strategy == PowerSGD(matrix_rank=2)
+    assert [row[0] for row in median_values(trainings.of("all_reduce", 4))] == [10, 20]
 
 
 def test_a_log_of_ddp_is_one_without_compression() -> None:
-    found, _ = load_logs(["DDP=one.csv", "qsgd=many.csv"], scenario())
-    assert list(found.systems) == ["all_reduce", "qsgd"]
+    trainings, _ = load_logs(["DDP=one.csv", "qsgd=many.csv"], scenario())
+    assert list(trainings.systems) == ["all_reduce", "qsgd"]
 
 
 def test_samples_become_steps_by_the_batch_of_all_ranks() -> None:
     Path("s.csv").write_text("samples,loss\n2,5\n4,4\n6,3\n8,2\n")
-    found, notes = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
-    assert (found.curves[0].steps, found.curves[0].values) == ((1, 2), (4.0, 2.0))
+    trainings, notes = load_logs(["s.csv"], scenario())  # 4 ranks with a sample each
+    assert (trainings.curves[0].steps, trainings.curves[0].values) == ((1, 2), (4.0, 2.0))
     assert "steps are samples / 4" in " ".join(notes)
 
 

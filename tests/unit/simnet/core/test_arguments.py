@@ -36,7 +36,7 @@ def taker(kind: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "taken"),
+    ("kind", "value", "taken"),
     [
         (int, np.int8(3), 3),
         (int, np.array(3), 3),
@@ -63,14 +63,14 @@ def taker(kind: Any) -> Callable[..., Any]:
         ("Axes | None", None, None),
     ],
 )
-def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, given: Any, taken: Any) -> None:
-    found = taker(kind)(given)
-    assert found == taken
-    assert type(found) is type(taken)
+def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, value: Any, taken: Any) -> None:
+    fitted = taker(kind)(value)
+    assert fitted == taken
+    assert type(fitted) is type(taken)
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "value", "message"),
     [
         (int, True, "take: value: True: write a whole number"),
         (int, 8.0, "take: value: 8.0: write a whole number"),
@@ -86,6 +86,7 @@ def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, giv
         (Names, ["a", 1], "take: value: 1: 1: give a name or a path"),
         (Annotated[Names, Meta(min_length=1)], [], "take: value: []: write a list that is not empty"),
         (Files, "b/" + "a" * 256, "give a path whose names have 1 to 255 bytes"),
+        (Files, ["a", "b\0"], "take: value: 1: 'b\\x00': give a path whose names"),
         (File, b"a", "b'a': give a path"),
         (Literal["ring"] | None, "tree", "'tree': unknown. Known: ring."),
         (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: write a list"),
@@ -98,9 +99,9 @@ def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, giv
         ("Axes | None", 1, "take: value: 1: give Axes, or None"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, message: str) -> None:
+def test_what_does_not_fit_is_refused_with_what_would(kind: Any, value: Any, message: str) -> None:
     with refused(message):
-        taker(kind)(given)
+        taker(kind)(value)
 
 
 def test_a_call_with_a_misspelled_or_missing_argument_is_refused() -> None:
