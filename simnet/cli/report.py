@@ -115,12 +115,12 @@ def _of_scenario(
     source: str, fixed: dict[str, object], paths: tuple[Path, ...], systems: list[str] | None, jobs: int | None
 ) -> "Contents":
     from simnet.analysis import results_file
-    from simnet.analysis.workers import look_rarely_for_circles, num_cores
+    from simnet.analysis.workers import num_cores, raise_gc_threshold
     from simnet.api.measurements import validate_steps
     from simnet.api.questions import experiment_of
     from simnet.report import contents
 
-    look_rarely_for_circles()
+    raise_gc_threshold()
     scenario = experiment_of(source, fixed, None, jobs=jobs or num_cores()).at({})
     measured = validate_steps(source, paths, None, None, None, fixed=fixed).comparisons if paths else ()
     known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))

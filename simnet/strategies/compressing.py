@@ -23,10 +23,9 @@ from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather
 from simnet.strategies.choices import Choices, Options
 from simnet.strategies.program import Communicate, IterationPart, Kernel, Operation
 from simnet.workload import gpu_memory
-from simnet.workload.buckets import Bucket
+from simnet.workload.buckets import Bucket, Cut, longest_piece
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost, StandIn
-from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
 SEVERAL = 2

@@ -47,9 +47,8 @@ from simnet.strategies.compressing import (
     tensor_shapes,
 )
 from simnet.strategies.program import Communicate, Operation
-from simnet.workload.buckets import Bucket
+from simnet.workload.buckets import Bucket, Cut
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.pieces import Cut
 
 BlockSize = Annotated[int, Meta(ge=1, le=1_048_576)]
 BLOCK_LENGTH_BYTES = 4

@@ -22,30 +22,30 @@ FLAT_S, TUNED_S = 0.7904, 0.3722
 
 
 def run(*args: str) -> str:
-    found = CliRunner().invoke(cli, list(args), prog_name="simnet")
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    invoked = CliRunner().invoke(cli, list(args), prog_name="simnet")
+    assert invoked.exit_code == 0, invoked.output
+    return invoked.stdout
 
 
 def test_the_tuned_reference_is_the_fastest_of_all_settings_of_ddp() -> None:
-    given = scenario(gbit_per_s=10)
-    (found,) = references([given])
-    assert found is not None
-    every = [one for variants in dense_systems("fp32").values() for one in variants]
-    times = [simulate(replace(given, strategy=one)).result.iteration_s for one in every]
-    assert found.tuned_s == pytest.approx(min(times))
-    assert found.flat_s == pytest.approx(simulate(replace(given, strategy=PLAIN)).result.iteration_s)
-    assert (found.flat, found.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
+    here = scenario(gbit_per_s=10)
+    (known,) = references([here])
+    assert known is not None
+    every = [strategy for variants in dense_systems("fp32").values() for strategy in variants]
+    times = [simulate(replace(here, strategy=strategy)).result.iteration_s for strategy in every]
+    assert known.tuned_s == pytest.approx(min(times))
+    assert known.flat_s == pytest.approx(simulate(replace(here, strategy=PLAIN)).result.iteration_s)
+    assert (known.flat, known.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
 
 
 def test_faults_slow_references_as_they_slow_the_strategy() -> None:
-    given = scenario(gbit_per_s=10)
-    slow = replace(given, cluster=replace(given.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
-    usual, found = references([given, slow])
+    here = scenario(gbit_per_s=10)
+    slow = replace(here, cluster=replace(here.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
+    usual, slowed = references([here, slow])
     assert usual is not None
-    assert found is not None
-    assert found.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
-    assert found.flat_s > 1.5 * usual.flat_s
+    assert slowed is not None
+    assert slowed.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
+    assert slowed.flat_s > 1.5 * usual.flat_s
 
 
 def _sweep(folder: Path) -> dict[str, Any]:
@@ -56,8 +56,8 @@ def _sweep(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_all_commands_have_the_same_references_and_equal_settings_the_same_speedup(tmp_path: Path) -> None:
-    own = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
-    references, speedup = own["references"], own["speedup"]
+    simulated = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
+    references, speedup = simulated["references"], simulated["speedup"]
     assert (references["flat_s"], references["tuned_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
     assert speedup == pytest.approx(references["tuned_s"] / simnet.simulate(BERT, draws=0).result.step_s)
     swept = _sweep(tmp_path / "sweep")

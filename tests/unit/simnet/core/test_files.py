@@ -220,7 +220,7 @@ def calls() -> dict[str, set[str]]:
 
 def callers(*names: str) -> set[str]:
     """Return the modules that call something of a name, as a function or a method."""
-    return {path for path, called in calls().items() if any(one.endswith(names) for one in called)}
+    return {path for path, called in calls().items() if any(call.endswith(names) for call in called)}
 
 
 @pytest.mark.slow

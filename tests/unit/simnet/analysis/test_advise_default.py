@@ -6,7 +6,7 @@ import pytest
 
 import simnet
 from simnet.analysis import advise, tune
-from simnet.analysis.defaults import with_strategy
+from simnet.analysis.advise import with_strategy
 from simnet.engine.batch_settings import settings_of
 from simnet.engine.scenario import Scenario, load_experiment
 from tests.helpers.cli import run
