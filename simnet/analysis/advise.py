@@ -218,7 +218,7 @@ class _Setting(TunedSteps):
         return Contender.of(strategy, self.here.of(strategy), memory, self.scenario.workload)
 
 
-Placed = tuple[_Setting, Variants]
+Fitting = tuple[_Setting, Variants]
 """Variants of a system, and how the batch is cut for them."""
 
 
@@ -243,16 +243,18 @@ class _Ranking:
         self._settings: dict[BatchSettings, _Setting] = {}
         self._uncut = self._setting(scenario)
         self.dense: dict[str, Variants] = dense_systems(scenario.workload.dtype)
-        flat = self._where_it_fits((PLAIN,))
-        self.plain_iteration_s = flat[0].here.of(PLAIN) if flat else None
+        flat = self._cuts((PLAIN,))
+        self.plain_iteration_s = _fastest(flat)[0].here.of(PLAIN) if flat else None
         candidates = self._candidates()
-        place = first_of_ties([setting.contender(variants) for setting, variants in candidates.values()])
+        fastest = {name: _fastest(cuts) for name, cuts in candidates.items()}
+        place = first_of_ties([setting.contender(variants) for setting, variants in fastest.values()])
         self.baseline_name = list(candidates)[place]
-        self._baseline_in, variants = candidates[self.baseline_name]
+        self._baseline_in, variants = fastest[self.baseline_name]
         self._baseline = self._baseline_in.here.fastest(variants)
-        # Which form of DDP is fastest changes with the bandwidth: all that are cut alike stay candidates.
-        alike = [variants for setting, variants in candidates.values() if setting is self._baseline_in]
+        alike = [variants for setting, variants in fastest.values() if setting is self._baseline_in]
         self._every_dense = tuple(strategy for variants in alike for strategy in variants)
+        # At another bandwidth another system may stand for DDP, and another cut of the batch be the fastest.
+        self._baseline_cuts = [cut for cuts in candidates.values() for cut in cuts]
         self._baseline_s = self._baseline_in.here.of(self._baseline)
         there = self._baseline_in.scenario
         without_comm = StepTimer(whatif.free_communication(there))
@@ -267,24 +269,23 @@ class _Ranking:
             self._settings[key] = _Setting(scenario, self._num_draws)
         return self._settings[key]
 
-    def _candidates(self) -> dict[str, Placed]:
+    def _candidates(self) -> dict[str, list[Fitting]]:
         """Return what the baseline is chosen from, as it fits."""
         known = reference_systems(self._scenario, lambda: self._systems)
-        fitting = {name: placed for name, variants in known.items() if (placed := self._where_it_fits(variants))}
-        return fitting or {name: self._least(variants) for name, variants in self.dense.items()}
+        fitting = {name: cuts for name, variants in known.items() if (cuts := self._cuts(variants))}
+        return fitting or {name: [self._least(variants)] for name, variants in self.dense.items()}
 
-    def _where_it_fits(self, variants: Variants) -> Placed | None:
-        """Return the fastest way to cut the batch with which some of the variants fit; None where none does."""
-        tried = [
+    def _cuts(self, variants: Variants) -> list[Fitting]:
+        """Return the ways to cut the batch with which some of the variants fit; none where nothing does."""
+        return [
             (
                 self._setting(fitted.scenario),
                 with_known_kernels(fitted.variants, self._kernels, fitted.scenario.calibration),
             )
             for fitted in memory_fit.that_fit(self._scenario, variants)
         ]
-        return tried[0] if len(tried) == 1 else min(tried, key=lambda placed: placed[0].step_s(placed[1]), default=None)
 
-    def _least(self, variants: Variants) -> Placed:
+    def _least(self, variants: Variants) -> Fitting:
         """Return what takes the least memory of what was tried, where nothing fits."""
         smallest = memory_fit.least(self._scenario, variants)
         return self._setting(smallest.scenario), smallest.variants
@@ -294,19 +295,17 @@ class _Ranking:
 
     def dense_row(self, name: str) -> RankedSystem:
         """Return DDP in one precision, ranked."""
-        placed = self._where_it_fits(self.dense[name])
-        setting, variants = placed or self._least(self.dense[name])
-        return self._row(name, setting, self._versus(setting, variants), is_dense=True, fits=placed is not None)
+        cuts = self._cuts(self.dense[name])
+        return self._row(name, cuts or [self._least(self.dense[name])], is_dense=True, fits=bool(cuts))
 
     def row(self, name: str) -> RankedSystem:
         """Return a system, ranked; of what fits in no way neither intervals nor bandwidths, which nobody would use."""
         variants = self._systems[name]
-        placed = self._where_it_fits(variants)
-        if placed is None:
-            setting, variants = self._least(variants)
-            return self._row(name, setting, self._versus(setting, variants), is_dense=False, fits=False)
-        versus = self._versus(*placed)
-        row = self._row(name, placed[0], versus, is_dense=False)
+        cuts = self._cuts(variants)
+        if not cuts:
+            return self._row(name, [self._least(variants)], is_dense=False, fits=False)
+        versus = self._versus(cuts)
+        row = self._row(name, cuts, is_dense=False)
         return replace(
             row,
             faster_in=versus.ranges(SystemVsBaseline.gain),
@@ -324,7 +323,7 @@ class _Ranking:
         elif effort(row.strategy, workload) == NO_CALL:
             fitting = memory_fit.fitting(setting.scenario, self._systems[row.name])
             variants = tuple(strategy for strategy in fitting if effort(strategy, workload) < NO_CALL)
-        return self._row(row.name, setting, self._versus(setting, variants), is_dense=False) if variants else None
+        return self._row(row.name, [(setting, variants)], is_dense=False) if variants else None
 
     def accumulated(self, name: str) -> tuple[Accumulated, ...]:
         """Return the speedup of a system with one micro-batch a step, with as many as given, and with more.
@@ -332,10 +331,12 @@ class _Ranking:
         Of a recorded step, which has as many as it was recorded with, there is none, nor of what does not fit as given.
         """
         micro_batches = self._scenario.grad_accumulation
-        placed = self._where_it_fits(self._systems[name])
-        if placed is None or placed[0] is not self._uncut or self._baseline_in is not self._uncut:
+        cuts = self._cuts(self._systems[name])
+        if not cuts or self._baseline_in is not self._uncut:
             return ()
-        variants = placed[1]
+        setting, variants = _fastest(cuts)
+        if setting is not self._uncut:
+            return ()
         if not all(strategy.takes_other_micro_batches for strategy in variants):
             return ()
 
@@ -349,19 +350,22 @@ class _Ranking:
             for number in sorted({1, micro_batches, MORE_ACCUMULATION * micro_batches})
         )
 
-    def _versus(self, setting: _Setting, variants: Variants) -> SystemVsBaseline:
-        return SystemVsBaseline(setting, variants, self._baseline_in, self._every_dense)
+    def _versus(self, cuts: Sequence[Fitting]) -> SystemVsBaseline:
+        return SystemVsBaseline(cuts, self._baseline_cuts)
 
-    def _row(
-        self, name: str, setting: _Setting, versus: SystemVsBaseline, *, is_dense: bool, fits: bool = True
-    ) -> RankedSystem:
-        strategy = setting.here.fastest(versus.variants)
+    def _row(self, name: str, cuts: Sequence[Fitting], *, is_dense: bool, fits: bool = True) -> RankedSystem:
+        setting, variants = _fastest(cuts)
+        strategy = setting.here.fastest(variants)
         step_s = setting.here.of(strategy)
         result = simulate(replace(setting.scenario, strategy=strategy))
         # What would fit is told of the step as it is given, as `simulate` tells it.
         notes = result.notes if fits else simulate(replace(self._scenario, strategy=strategy)).notes
         trains_otherwise = fits and not is_dense and strategy.mathematics != "same"
-        speedup = self._speedup(setting, strategy, step_s, versus) if fits else Speedup(value=self._baseline_s / step_s)
+        speedup = (
+            self._speedup(setting, strategy, step_s, self._versus(cuts))
+            if fits
+            else Speedup(value=self._baseline_s / step_s)
+        )
         return RankedSystem(
             name=name,
             is_dense=is_dense,
@@ -457,10 +461,8 @@ class _Ranking:
         What faults change of its speedup is simulated at the cluster's bandwidth and at the ends that follow from it,
         until these stay.
         """
-        placed = self._where_it_fits(self.dense[row.name] if row.is_dense else self._systems[row.name])
-        assert placed is not None
-        versus, rates = self._versus(*placed), placed[0].rates
-        here = placed[0].cluster_rate
+        versus = self._versus(self._cuts(self.dense[row.name] if row.is_dense else self._systems[row.name]))
+        rates, here = versus.rates, self._uncut.cluster_rate
         changes: dict[float, float] = {here: row.speedup.value / versus.speedup(here)}
         for _ in range(LIMIT_ROUNDS):
             ranges = self._pays_in(versus, row, partial(_between, changes))
@@ -470,19 +472,25 @@ class _Ranking:
             if not new:
                 break
             try:
-                changes |= {rate: self._change(versus, placed[0], scenario, rate) for rate in new}
+                changes |= {rate: _change(versus, scenario, rate) for rate in new}
             except (SimnetError, ValueError) as error:
                 return replace(row, notes=(*row.notes, f"the bandwidths at which {row.name} pays: {error}"))
         return replace(row, pays_in=ranges)
 
-    def _change(self, versus: SystemVsBaseline, setting: _Setting, scenario: Scenario, rate: float) -> float:
-        """Return the speedup with faults at a bandwidth over that without."""
-        there = whatif.at_bandwidth(as_run(scenario), rate)
-        own_s, baseline_s = (
-            median_s(with_settings(replace(there, strategy=tuned.strategy), settings_of(side.scenario)))
-            for tuned, side in ((versus.best(rate), setting), (versus.baseline_best(rate), self._baseline_in))
-        )
-        return baseline_s / own_s / versus.speedup(rate)
+
+def _fastest(cuts: Sequence[Fitting]) -> Fitting:
+    """Return the way to cut the batch that is the fastest at the cluster's own bandwidth."""
+    return cuts[0] if len(cuts) == 1 else min(cuts, key=lambda cut: cut[0].step_s(cut[1]))
+
+
+def _change(versus: SystemVsBaseline, scenario: Scenario, rate: float) -> float:
+    """Return the speedup with faults at a bandwidth over that without."""
+    there = whatif.at_bandwidth(as_run(scenario), rate)
+    own_s, baseline_s = (
+        median_s(with_settings(replace(there, strategy=tuned.strategy), settings_of(times.scenario)))
+        for times, tuned in (versus.best(rate), versus.baseline_best(rate))
+    )
+    return baseline_s / own_s / versus.speedup(rate)
 
 
 def _between(changes: Mapping[float, float], rate: float) -> float:

@@ -128,41 +128,45 @@ class TunedSteps:
         return slow_kernels(there) if slow else there
 
 
+Placed = tuple[TunedSteps, Variants]
+"""Variants of a system, and the times of steps for one way to cut the batch in which they fit."""
+
+
 class SystemVsBaseline:
-    """A system against the baseline, both tuned anew at every bandwidth [bytes/s].
+    """A system against the baseline, both tuned anew at every bandwidth [bytes/s]: variants, and cuts of the batch."""
 
-    Attributes:
-        variants: over which the system is tuned.
-    """
-
-    def __init__(self, times: TunedSteps, variants: Variants, baseline_times: TunedSteps, baseline: Variants) -> None:
-        """Take the variants over which each of the two is tuned, and the times of each."""
-        self._times, self.variants = times, variants
-        self._baseline_times, self._baseline = baseline_times, baseline
+    def __init__(self, system: Sequence[Placed], baseline: Sequence[Placed]) -> None:
+        """Take all that each of the two is chosen from, at least one of each."""
+        self._system, self._baseline = system, baseline
 
     def gain(self, rate: float) -> float:
         """Return speedup - 1: the time saved relative to the system's own; below 0 if the system is slower."""
-        own_s = self.best(rate).step_s
-        return (self.baseline_best(rate).step_s - own_s) / own_s
+        step_s = self.best(rate)[1].step_s
+        return (self.baseline_best(rate)[1].step_s - step_s) / step_s
 
     def speedup(self, rate: float) -> float:
         """Return baseline time / time."""
-        return self.baseline_best(rate).step_s / self.best(rate).step_s
+        return self.baseline_best(rate)[1].step_s / self.best(rate)[1].step_s
 
     def slow_speedup(self, rate: float) -> float:
         """Return the speedup if the system's estimated kernels are at their slowest."""
-        return self.baseline_best(rate).step_s / self._times.best(self.variants, rate, slow=True).step_s
+        return self.baseline_best(rate)[1].step_s / self.best(rate, slow=True)[1].step_s
+
+    @property
+    def rates(self) -> tuple[Bandwidth, ...]:
+        """The bandwidths tried first; they are those of the cluster, however the batch is cut."""
+        return self._system[0][0].rates
 
     def curve(self) -> tuple[tuple[Bandwidth, float], ...]:
         """Return (bandwidth, speedup) at the bandwidths tried first."""
-        return tuple((rate, self.speedup(rate)) for rate in self._times.rates)
+        return tuple((rate, self.speedup(rate)) for rate in self.rates)
 
     def ranges(self, excess: Callable[["SystemVsBaseline", float], float], *, slow: bool = False) -> tuple[Range, ...]:
         """Return the bandwidths at which a function of both sides and the bandwidth is above 0, within `TOLERANCE`.
 
         It is monotonic between neighbours of the bandwidths tried first. With `slow` it looks at slow kernels, too.
         """
-        rates = self._times.rates
+        rates = self.rates
         if not rates:
             return ()
 
@@ -180,26 +184,37 @@ class SystemVsBaseline:
         return tuple(zip(ends[::2], ends[1::2], strict=True))
 
     def _narrowed(self, rates: tuple[float, float], *, slow: bool) -> "SystemVsBaseline":
-        """Return the same two sides with the variants that are best at one of two neighbouring bandwidths.
+        """Return the same two sides with what is best at one of two neighbouring bandwidths.
 
-        Trying all variants at each step of the search would take most of the time of `simnet advise`. The price: one
-        that is the fastest between two neighbours only is missed.
+        Trying all at each step of the search would take most of the time of `simnet advise`. The price: one that is the
+        fastest between two neighbours only is missed.
         """
         fastest = [self.best(rate) for rate in rates]
         if slow:
-            fastest += [self._times.best(self.variants, rate, slow=True) for rate in rates]
-        dense = [self.baseline_best(rate) for rate in rates]
-        kept = (tuple(dict.fromkeys(tuned.strategy for tuned in side)) for side in (fastest, dense))
-        variants, baseline = kept
-        return SystemVsBaseline(self._times, variants, self._baseline_times, baseline)
+            fastest += [self.best(rate, slow=True) for rate in rates]
+        return SystemVsBaseline(_once(fastest), _once([self.baseline_best(rate) for rate in rates]))
 
-    def best(self, rate: float) -> TunedStep:
-        """Return the system's fastest variant at a bandwidth."""
-        return self._times.best(self.variants, rate)
+    def best(self, rate: float, *, slow: bool = False) -> tuple[TunedSteps, TunedStep]:
+        """Return the system's fastest variant at a bandwidth, and how the batch is cut for it."""
+        return _fastest(self._system, rate, slow=slow)
 
-    def baseline_best(self, rate: float) -> TunedStep:
-        """Return the baseline's fastest variant at a bandwidth."""
-        return self._baseline_times.best(self._baseline, rate)
+    def baseline_best(self, rate: float) -> tuple[TunedSteps, TunedStep]:
+        """Return the baseline's fastest variant at a bandwidth, and how the batch is cut for it."""
+        return _fastest(self._baseline, rate, slow=False)
+
+
+def _fastest(side: Sequence[Placed], rate: float, *, slow: bool) -> tuple[TunedSteps, TunedStep]:
+    tuned = [times.best(variants, rate, slow=slow) for times, variants in side]
+    place = first_of_least([step.step_s for step in tuned])
+    return side[place][0], tuned[place]
+
+
+def _once(steps: Sequence[tuple[TunedSteps, TunedStep]]) -> list[Placed]:
+    """Return what several steps were chosen as, once each."""
+    chosen: dict[TunedSteps, dict[AnyStrategy, None]] = {}
+    for times, step in steps:
+        chosen.setdefault(times, {})[step.strategy] = None
+    return [(times, tuple(variants)) for times, variants in chosen.items()]
 
 
 class StepCost(Struct, frozen=True, kw_only=True):

@@ -10,11 +10,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 import simnet
+from simnet.analysis.advise import advise
 from simnet.analysis.references import references
-from simnet.analysis.tune import PLAIN, dense_systems
+from simnet.analysis.tune import PLAIN, TIE, dense_systems
 from simnet.cli.main import cli
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import load
 from simnet.engine.simulation import simulate
-from tests.helpers.advise_samples import scenario
+from tests.helpers.advise_samples import row, scenario
 from tests.helpers.fault_samples import fault
 
 BERT = "bert_base_10gbit"
@@ -80,3 +83,15 @@ def _says_both(text: str) -> None:
     said = " ".join(text.split())
     assert "speedup 4.89x, binsgdm over tuned DDP (bf16, hierarchical)" in said
     assert "10.4x over flat fp32 DDP (790.4 ms a step)" in said
+
+
+@pytest.mark.slow
+def test_at_another_bandwidth_an_advice_cuts_the_batch_of_both_sides_anew() -> None:
+    # A slow wire is worth fewer micro-batches with recomputed activations, a fast one is not.
+    settings = {"run.grad_accumulation": 4, "run.draws": 0}
+    ranked = row(advise(load("what_to_use", settings), names=["BinSGDM"]), "BinSGDM")
+    fast = Bandwidth.parse("800 Gbit/s")
+    there = load("what_to_use", settings | {"cluster.inter_node.bandwidth": fast.text()})
+    assert dict(ranked.curve)[fast] == pytest.approx(
+        row(advise(there, names=["BinSGDM"]), "BinSGDM").speedup.value, rel=TIE - 1
+    )
