@@ -204,28 +204,23 @@ def fit_costs(
         costs = _costs(values, allowed)
         return np.concatenate([shape.modelled_s(costs) for shape in rows])
 
-    found = Fit(
+    values, spreads = Fit(
         rows=train,
         times=np.concatenate([shape.times_s for shape in train]),
         model=times_s,
         free={name: prior.middle for name, prior in priors.items()},
+        prior=priors,
     ).posterior(
-        priors,
         np.concatenate([sigma(shape.message_bytes) for shape in train]),
         HUBER,
         [{"ll_tree_rate": rate} for rate in LL_TREE_RATES] if "ll_tree_rate" in priors else ({},),
     )
-    costs = _costs(found.values, allowed)
-    spreads = found.spreads
-    hop = spreads.get("inter_node_hop_s", 0.0)
-    if hop > OPEN * PRIORS["inter_node_hop_s"].spread:
+    if spreads.get("inter_node_hop_s", 0.0) > OPEN * PRIORS["inter_node_hop_s"].spread:
         spreads["inter_node_hop_s"] = OPEN_HOP_SPREAD
-    factors = found.factors()
-    if LL_HOP_RATIO in factors:
-        spread = np.hypot(found.spreads[LL_HOP_RATIO], LL_HOP_POWER * found.spreads["inter_node_hop_s"])
-        factors["ll_inter_node_hop_s"] = fit.factors_of(float(spread))
-        del factors[LL_HOP_RATIO]
-    return costs, factors
+    if LL_HOP_RATIO in spreads:
+        of_ratio = spreads.pop(LL_HOP_RATIO)
+        spreads["ll_inter_node_hop_s"] = float(np.hypot(of_ratio, LL_HOP_POWER * spreads["inter_node_hop_s"]))
+    return _costs(values, allowed), {name: fit.factors_of(spread) for name, spread in spreads.items()}
 
 
 def sigma(message_bytes: Floats) -> Floats:

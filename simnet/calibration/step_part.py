@@ -11,7 +11,7 @@ from simnet.calibration import merged_calibration, nccl, step_fit
 from simnet.calibration.calibration_file import as_calibration
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.fit import FittedPart, Interval, counted, text_with_interval
-from simnet.calibration.step_fit import FittedNumber, StepFit
+from simnet.calibration.step_fit import Number, StepFit
 from simnet.calibration.step_model import Batch, Trained
 from simnet.calibration.step_rows import StepTable, TimedStep
 from simnet.cluster.hardware import Calibration, Cluster
@@ -119,7 +119,7 @@ def _algorithm(found: StepFit) -> str | None:
     return named.pop() if len(named) == 1 else None
 
 
-def _points(by_nodes: Mapping[int, FittedNumber]) -> list[dict[str, Any]]:
+def _points(by_nodes: Mapping[int, Number]) -> list[dict[str, Any]]:
     return [
         {
             "nodes": nodes,
@@ -162,7 +162,7 @@ def _compute_name(batch: Batch) -> str:
     return ", ".join(filter(None, ["compute", batch[0], f"batch {batch[1]}"]))
 
 
-def _compute_text(fitted: FittedNumber, found: StepFit) -> str:
+def _compute_text(fitted: Number, found: StepFit) -> str:
     """Return forward and backward of a micro-batch, and what factor on the workload's own compute this is."""
     row = fitted.rows[0]
     workload = found.model.workload(row)

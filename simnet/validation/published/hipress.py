@@ -20,7 +20,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, co
 from simnet.validation.published import hkbu, one_bit_adam
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import cached
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "YouhuiBai/SOSP21-scripts"
@@ -115,7 +115,7 @@ def printed_batches() -> dict[str, float]:
     return {model: _breakdown(model)[1].value / 1e3 / compute_s(LOCAL, model) * BATCH for model in LOCAL.models}
 
 
-def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FittedValue, ...], batch: int = BATCH) -> Study:
+def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FreeNumber, ...], batch: int = BATCH) -> Study:
     """Return the study of a cluster: these fits, and all other rows across nodes to predict."""
     return Study(
         initial=Calibration(
@@ -133,9 +133,9 @@ def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FittedValue, ...],
     ).predicting(row for row in rows(nodes) if row.method != "Linear" and row.nodes > 1)
 
 
-def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> FittedValue:
+def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> FreeNumber:
     """Return a fit of a rate to the dense rows of so many nodes."""
-    return FittedValue(
+    return FreeNumber(
         key=key,
         how="least squares",
         rows=rows(nodes, method=RING, nodes=num_nodes),
@@ -143,9 +143,9 @@ def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> Fitt
     )
 
 
-def _fits(nodes: Nodes) -> tuple[FittedValue, ...]:
+def _fits(nodes: Nodes) -> tuple[FreeNumber, ...]:
     """Return the fits of a cluster, all to dense rows: what one node adds to backward, then the NICs by nodes."""
-    slowdown = FittedValue(
+    slowdown = FreeNumber(
         key="hook_slowdown",
         how="mean signed error zero",
         bounds=SLOWDOWNS,

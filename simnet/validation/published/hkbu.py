@@ -17,7 +17,7 @@ from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, compute_parameter
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, cached, with_value
-from simnet.validation.study import FittedValue, Study, all_predictions
+from simnet.validation.study import FreeNumber, Study, all_predictions
 from simnet.workload import training_step
 
 SOURCE = "HKBU"
@@ -172,8 +172,8 @@ def bsp(network: PublishedNetwork) -> Study:
     )
 
 
-def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FittedValue:
-    return FittedValue(
+def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FreeNumber:
+    return FreeNumber(
         part=network.part,
         key=key,
         how="least squares",
@@ -182,9 +182,9 @@ def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FittedValue:
     )
 
 
-def _launch(network: PublishedNetwork) -> FittedValue:
+def _launch(network: PublishedNetwork) -> FreeNumber:
     """Return the fit of what a collective costs before its first byte."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key=LAUNCH,
         how="mean signed error zero",
@@ -206,7 +206,7 @@ def overlapped(network: PublishedNetwork) -> Study:
         whole = replace(plain, initial=_with_pcie(plain.initial), fits=(*plain.fits, _launch(network)))
         return whole.predicting(wanted)
     known = rows(network, method=(WFBP, MERGED), gpus=CALIBRATED)
-    beside = FittedValue(part=network.part, key=OVERLAP_EFFICIENCY, how="least squares", rows=known)
+    beside = FreeNumber(part=network.part, key=OVERLAP_EFFICIENCY, how="least squares", rows=known)
     return replace(plain, fits=(*plain.fits, beside)).predicting(wanted)
 
 

@@ -21,7 +21,7 @@ from simnet.validation import outcome, published_rows, shipped_parts
 from simnet.validation.outcome import Parameter
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, cached
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Workload
 
 SOURCE = "1-bit Adam"
@@ -165,7 +165,7 @@ def unfitted(network: PublishedNetwork) -> Calibration:
 def single_node(network: PublishedNetwork) -> Study:
     """Return the fit of the links inside a node to the single-node all-reduce of Table 1."""
     nominal = float(shipped_parts.cluster(network.part).intra_node.bytes_per_s) * 8 / 1e9
-    fit = FittedValue(
+    fit = FreeNumber(
         part=network.part,
         key=NVLINK,
         bounds=(0.01, 1.0),
@@ -260,10 +260,10 @@ def chosen(network: PublishedNetwork, make: DenseStudy) -> Study:
 
 def _fits_by_nodes(
     network: PublishedNetwork, rows: Sequence[PublishedRow], part: str, how: str, prefix: str = ""
-) -> tuple[FittedValue, ...]:
+) -> tuple[FreeNumber, ...]:
     rate = network.nominal_gbit_per_s
     return tuple(
-        FittedValue(
+        FreeNumber(
             part=part,
             key=f"{prefix}by_nodes.{nodes}.efficiency",
             bounds=(0.005, 1.0),
@@ -298,9 +298,9 @@ def compression_stage(network: PublishedNetwork) -> Study:
     ).predicting(rows)
 
 
-def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> FittedValue:
+def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> FreeNumber:
     """Return the fit of all kernels of the codec as one kernel, to the smallest point."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key="kernels.compress",
         bounds=(0.0, 1e-8),
@@ -309,9 +309,9 @@ def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> Fitte
     )
 
 
-def send_cost_fit(network: PublishedNetwork, rows: Sequence[PublishedRow], cost: str = "poll_cost") -> FittedValue:
+def send_cost_fit(network: PublishedNetwork, rows: Sequence[PublishedRow], cost: str = "poll_cost") -> FreeNumber:
     """Return the fit of a cost per send to the largest point: by their number ("poll_cost") or "message_cost"."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key=f"libraries.{MPI}.{cost}",
         bounds=(0.0, 1e-2),
@@ -349,7 +349,7 @@ def one_rate_table(network: PublishedNetwork) -> Study:
     rows = (*study.train, *study.held_out)
     plain = list(filter(_is_plain, rows))
     known = min(plain, key=lambda row: row.nodes), max(plain, key=lambda row: row.nodes)
-    fit = FittedValue(key="inter_node.efficiency", how="least squares", rows=known)
+    fit = FreeNumber(key="inter_node.efficiency", how="least squares", rows=known)
     return replace(study, fits=(fit,)).predicting(rows)
 
 
@@ -362,7 +362,7 @@ def one_rate_stage(network: PublishedNetwork) -> Study:
     """
     rows = figure_rows(network, "1-bit Adam")
     key, bounds = ("poll_cost", (0.0, 1e-2)) if network is ETHERNET else ("all_to_all_efficiency", (0.05, 1.0))
-    exchange = FittedValue(key=key, bounds=bounds, rows=(max(rows, key=lambda row: row.gpus),))
+    exchange = FreeNumber(key=key, bounds=bounds, rows=(max(rows, key=lambda row: row.gpus),))
     stage, start = compression_stage(network), one_rate_table(network).fitted
     return replace(stage, initial=start, fits=(_codec_fit(network, rows), exchange)).predicting(rows)
 

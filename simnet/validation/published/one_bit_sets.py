@@ -17,7 +17,7 @@ from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published.one_bit_adam import ETHERNET, INFINIBAND, NETWORKS
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, with_value
-from simnet.validation.study import FittedValue, Study, all_predictions
+from simnet.validation.study import FreeNumber, Study, all_predictions
 from simnet.workload import training_step
 
 SAME = "the same rows"
@@ -243,7 +243,7 @@ def shaped_network() -> Outcome:
     """Calibrate the dense ring on one row, predict the other rates."""
     rows = published_rows.load().select(paper.SOURCE, location=FIG_9)
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
-    fit = FittedValue(key=PART, name="dense ring, part of the shaped rate", bounds=(0.2, 1.5), rows=known)
+    fit = FreeNumber(key=PART, name="dense ring, part of the shaped rate", bounds=(0.2, 1.5), rows=known)
     study = Study(
         initial=structs.replace(paper.compression_stage(ETHERNET).fitted, by_nodes=(), libraries={}),
         fits=(fit,),

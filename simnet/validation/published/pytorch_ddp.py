@@ -12,7 +12,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, co
 from simnet.validation.published import one_bit_adam
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import with_value
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 
 SOURCE = "pytorch"
 MODELS = ("resnet50", "resnet101", "resnext101_32x8d")
@@ -29,7 +29,7 @@ def evaluate() -> Outcome:
     link, parameter = one_bit_adam.nvlink()
     study = Study(
         initial=Calibration(intra_node=link),
-        fits=(FittedValue(part="v100_tcp_estimate", key="hook_slowdown", bounds=SLOWDOWNS, rows=(known,)),),
+        fits=(FreeNumber(part="v100_tcp_estimate", key="hook_slowdown", bounds=SLOWDOWNS, rows=(known,)),),
         predict=_iteration_s,
         measured=lambda row: row.value,
         series=lambda row: row.model,

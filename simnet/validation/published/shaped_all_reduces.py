@@ -9,7 +9,7 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.validation import published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 
 CLOUD, OWN = "BinhangYuan/tc_cluster_setting", "own runs of torch over TUN devices"
 LIBRARIES = ("gloo", "nccl")
@@ -47,7 +47,7 @@ def _study(window: Size | None = GLOO_WINDOW, *, hops_hide: bool = True) -> Stud
     return Study(
         initial={},
         fits=tuple(
-            FittedValue(
+            FreeNumber(
                 key=name,
                 rows=known[name],
                 how="mean signed error zero",

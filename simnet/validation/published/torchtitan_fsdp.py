@@ -10,7 +10,7 @@ from simnet.strategies import FullShard
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "torchtitan"
@@ -58,7 +58,7 @@ def _study(*, overlap: bool) -> Study:
     return Study(
         initial={},
         fits=tuple(
-            FittedValue(
+            FreeNumber(
                 key=method,
                 bounds=BOUNDS_S,
                 rows=(by_nodes[method][0],),
