@@ -423,7 +423,6 @@ def fit_logs(
     kept = [log for log in held_out if log.collective in COLLECTIVES and not flaw(log)]
     notes = [f"{one}: skipped" for one in skipped]
     notes += [_rows_text(log) for log in (*known.fitted, *known.compared, *known.all_to_alls, *known.sends)]
-    notes += [_rows_text(log) for log in kept if log.num_torn]
     if not known.fitted:
         return [FittedPart(table={}, notes=tuple(notes))]
     found = fit_part(known.fitted, [*known.compared, *kept], cluster, known.all_to_alls, allowed)
@@ -431,10 +430,9 @@ def fit_logs(
 
 
 def _rows_text(log: NcclLog) -> str:
-    torn = f"; {counted(log.num_torn, 'torn line')} skipped" if log.num_torn else ""
     failed = f"; the run failed then: {cut(log.failure, _SHOWN_LENGTH)}" if log.failure else ""
     which = "" if log.collective == "all_reduce" else f" of {log.collective}"
-    return f"{log.name}: {counted(len(log.rows), 'row')}{which} of {log.layout_text}{torn}{failed}"
+    return f"{log.name}: {counted(len(log.rows), 'row')}{which} of {log.layout_text}{failed}"
 
 
 def fit_part(
