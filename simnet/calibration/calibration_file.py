@@ -42,7 +42,9 @@ def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
     import tomli_w
 
     # A line break in a name would end the comment: what does not print becomes "?".
-    lines = [f"# {''.join(one if one.isprintable() else '?' for one in comment)}" for comment in comments]
+    lines = [
+        f"# {''.join(character if character.isprintable() else '?' for character in comment)}" for comment in comments
+    ]
     return "\n".join([*lines, tomli_w.dumps(whole)])
 
 

@@ -137,8 +137,8 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
 
 def _fitted_text(fitted: CardFit) -> str:
     """Return what was fitted: "kernels", "backward", both, or copies and launches alone."""
-    found = {"kernels": bool(fitted.table.get("kernels")), "backward": fitted.slowdown is not None}
-    return " and ".join(name for name, is_fitted in found.items() if is_fitted) or "copies and launches"
+    fitted_kinds = {"kernels": bool(fitted.table.get("kernels")), "backward": fitted.slowdown is not None}
+    return " and ".join(name for name, is_fitted in fitted_kinds.items() if is_fitted) or "copies and launches"
 
 
 def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
@@ -168,6 +168,6 @@ def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
 
 def _on_base(measured: Mapping[str, object], base: str) -> dict[str, object]:
     """Return the measured calibration with the rest of another one, whose intervals of measured values are dropped."""
-    found = merged_calibration.lay_over(measured, merged_calibration.read(base).table)
-    calibration_file.as_calibration(found)
-    return found
+    merged = merged_calibration.lay_over(measured, merged_calibration.read(base).table)
+    calibration_file.as_calibration(merged)
+    return merged

@@ -2,8 +2,8 @@
 
 One engine for links, kernels, step times, NCCL and published sets. A model is linear in costs that cannot be negative,
 or any function of the free numbers. `solve` takes the least squares, `posterior` the most likely numbers beside what is
-believed of them, `meet_mean` the number at which the errors of its rows cancel. Intervals come from resampled rows,
-from the posterior, or from the spread of rows. scipy loads where a fit is solved.
+believed of them, `zero_mean_error` the number at which the errors of its rows cancel. Intervals come from resampled
+rows, from the posterior, or from the spread of rows. scipy loads where a fit is solved.
 """
 
 import math
@@ -159,7 +159,7 @@ class Fit(Generic[Row]):
         """Return the mean of log(modelled / measured)."""
         return float(np.mean(np.log1p(self.errors(values))))
 
-    def meet_mean(self, *, of_logs: bool = False) -> float:
+    def zero_mean_error(self, *, of_logs: bool = False) -> float:
         """Return the only free number, at which relative errors have the mean 0, or their logarithms, in its bounds."""
         (name,) = self.free
 

@@ -126,10 +126,10 @@ class TimedShape:
 
     def modelled_s(self, costs: NcclCosts) -> Floats:
         """Return the time of each message in its fastest algorithm and protocol [s]."""
-        found = candidates(costs, self)
+        ways = candidates(costs, self)
         at = rates_of(costs)
-        latencies = np.array([one.latency_s for one in found])
-        s_per_byte = np.array([nccl_model.s_per_byte(one, at) for one in found])
+        latencies = np.array([way.latency_s for way in ways])
+        s_per_byte = np.array([nccl_model.s_per_byte(way, at) for way in ways])
         fastest: Floats = np.min(latencies[:, None] + s_per_byte[:, None] * self.message_bytes, axis=0)
         return fastest
 
@@ -165,9 +165,9 @@ def rates_of(costs: NcclCosts) -> BusBandwidths:
 
 def select(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Rows:
     """Return the messages of logs by their collective and shape, each out of place and in place."""
-    found: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
+    by_shape: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
     for log in logs:
-        found.setdefault((log.collective, log.num_nodes, log.ranks_per_node), []).extend(log.times(least_bytes))
+        by_shape.setdefault((log.collective, log.num_nodes, log.ranks_per_node), []).extend(log.times(least_bytes))
     return tuple(
         TimedShape(
             collective=collective,
@@ -176,7 +176,7 @@ def select(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Rows:
             message_bytes=np.array([size for size, _ in rows], dtype=np.float64),
             times_s=np.array([time_s for _, time_s in rows]),
         )
-        for (collective, num_nodes, ranks_per_node), rows in found.items()
+        for (collective, num_nodes, ranks_per_node), rows in by_shape.items()
         if rows
     )
 
@@ -226,8 +226,8 @@ def fit_costs(
 def sigma(message_bytes: Floats) -> Floats:
     """Return the relative error that the model is expected to have at these messages."""
     at, errors = zip(*SIGMAS, strict=True)
-    found: Floats = np.exp(np.interp(np.log2(message_bytes), np.log2(np.array(at)), np.log(np.array(errors))))
-    return found
+    expected: Floats = np.exp(np.interp(np.log2(message_bytes), np.log2(np.array(at)), np.log(np.array(errors))))
+    return expected
 
 
 def _priors(train: Rows, rates: "NominalRates | None", *, has_nvls: bool) -> dict[str, Prior]:
@@ -239,19 +239,19 @@ def _priors(train: Rows, rates: "NominalRates | None", *, has_nvls: bool) -> dic
     names += ["exposed"] if in_node else []
     names += ["inter_node_hop_s", LL_HOP_RATIO, "ll_tree_rate"] if across else []
     names += ["nvls_start_s"] if has_nvls else []
-    found = {name: PRIORS[name] for name in names}
+    priors = {name: PRIORS[name] for name in names}
     levels = [("intra_node_efficiency", False, in_node), ("inter_node_efficiency", True, across)]
     for name, is_across, is_there in levels:
         if is_there and rates is None:
-            found[name] = Prior(_best(train, across=is_across), NO_RATES_SPREAD)
+            priors[name] = Prior(_best(train, across=is_across), NO_RATES_SPREAD)
         elif is_there and rates is not None:
             nominal = rates.inter_bytes_per_s if is_across else rates.intra_bytes_per_s
             prior = NVLS_NIC if is_across and has_nvls else PRIORS[name]
-            found[name] = prior._replace(middle=prior.middle * nominal)
+            priors[name] = prior._replace(middle=prior.middle * nominal)
     if has_nvls and rates is not None:
         prior = PRIORS["nvls_efficiency"]
-        found["nvls_efficiency"] = prior._replace(middle=prior.middle * rates.intra_bytes_per_s)
-    return found
+        priors["nvls_efficiency"] = prior._replace(middle=prior.middle * rates.intra_bytes_per_s)
+    return priors
 
 
 def _best(train: Rows, *, across: bool) -> float:
@@ -262,8 +262,8 @@ def _best(train: Rows, *, across: bool) -> float:
 def _bus_bandwidths(shape: TimedShape) -> Floats:
     ranks = shape.num_nodes * shape.ranks_per_node
     passed = RING_WAYS.get(shape.collective, 1.0) * (ranks - 1) / ranks
-    found: Floats = passed * shape.message_bytes / shape.times_s
-    return found
+    bandwidths: Floats = passed * shape.message_bytes / shape.times_s
+    return bandwidths
 
 
 def _costs(values: Values, allowed: Allowed) -> NcclCosts:
@@ -282,7 +282,7 @@ def _costs(values: Values, allowed: Allowed) -> NcclCosts:
     return NcclCosts(
         algorithm=allowed.algorithm,
         protocol=allowed.protocol,
-        **{name: Duration(one) if name in DURATIONS else one for name, one in known.items()},  # type: ignore[arg-type]
+        **{name: Duration(value) if name in DURATIONS else value for name, value in known.items()},  # type: ignore[arg-type]
     )
 
 
@@ -421,12 +421,12 @@ def fit_logs(
     if not (known.fitted or known.sends) and is_needed:
         raise SimnetError(f"{'; '.join(skipped)}: no log is left; give one of all_reduce_perf on several GPUs")
     kept = [log for log in held_out if log.collective in COLLECTIVES and not flaw(log)]
-    notes = [f"{one}: skipped" for one in skipped]
+    notes = [f"{reason}: skipped" for reason in skipped]
     notes += [_rows_text(log) for log in (*known.fitted, *known.compared, *known.all_to_alls, *known.sends)]
     if not known.fitted:
         return [FittedPart(table={}, notes=tuple(notes))]
-    found = fit_part(known.fitted, [*known.compared, *kept], cluster, known.all_to_alls, allowed)
-    return [changed(found, notes=(*notes, *found.notes))]
+    part = fit_part(known.fitted, [*known.compared, *kept], cluster, known.all_to_alls, allowed)
+    return [changed(part, notes=(*notes, *part.notes))]
 
 
 def _rows_text(log: NcclLog) -> str:
@@ -455,17 +455,17 @@ def fit_part(
         SimnetError: too few rows, or links that are slower than what was measured.
     """
     train = select(logs)
-    given = None if cluster is None else nominal_rates(cluster)
+    nominal = None if cluster is None else nominal_rates(cluster)
     has_nvls = with_nvls(train, cluster) and allowed.algorithm is None and allowed.protocol in {None, "Simple"}
-    costs, spread = fit_costs(train, given, has_nvls=has_nvls, allowed=allowed)
-    rates = given or _fitted_rates(costs)
+    costs, spread = fit_costs(train, nominal, has_nvls=has_nvls, allowed=allowed)
+    rates = nominal or _fitted_rates(costs)
     _check_rates(costs, rates)
     shown = {name.removesuffix("_s"): _shown(name, getattr(costs, name), factors) for name, factors in spread.items()}
     whole, intervals = table(costs, logs, rates, spread), _intervals(spread, logs) | _scatter(train, costs)
     if cluster is not None and costs.inter_node_efficiency is not None:
         whole["nccl"] |= _fabric(costs, cluster.inter_node.alpha_s)
-    if found := _all_to_all(costs, all_to_alls):
-        key, (efficiency, factors) = "all_to_all_efficiency", found
+    if all_to_all := _all_to_all(costs, all_to_alls):
+        key, (efficiency, factors) = "all_to_all_efficiency", all_to_all
         whole[key], intervals[key] = round(efficiency, 4), factors
         shown[key] = text_with_interval(efficiency, factors, "{:.3f}".format)
     return FittedPart(
@@ -547,7 +547,7 @@ def table(
 
 
 def _nccl_table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) -> dict[str, object]:
-    found: dict[str, object] = {
+    fitted: dict[str, object] = {
         "start": duration_text(costs.start_s),
         "ll_start": duration_text(costs.ll_start_s),
         "ll_hop": duration_text(costs.ll_hop_s),
@@ -558,15 +558,15 @@ def _nccl_table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) 
         "exposed": round(costs.exposed, 6),
     }
     if costs.intra_node_efficiency is not None:
-        found["intra_node_efficiency"] = round(costs.intra_node_efficiency / rates.intra_bytes_per_s, 5)
+        fitted["intra_node_efficiency"] = round(costs.intra_node_efficiency / rates.intra_bytes_per_s, 5)
     if costs.inter_node_efficiency is not None:
-        found["inter_node_efficiency"] = round(costs.inter_node_efficiency / rates.inter_bytes_per_s, 5)
+        fitted["inter_node_efficiency"] = round(costs.inter_node_efficiency / rates.inter_bytes_per_s, 5)
     if costs.nvls_start_s is not None and costs.nvls_efficiency is not None:
-        found["nvls_start"] = duration_text(costs.nvls_start_s)
-        found["nvls_efficiency"] = round(costs.nvls_efficiency / rates.intra_bytes_per_s, 5)
+        fitted["nvls_start"] = duration_text(costs.nvls_start_s)
+        fitted["nvls_efficiency"] = round(costs.nvls_efficiency / rates.intra_bytes_per_s, 5)
     only = {"algorithm": costs.algorithm, "protocol": costs.protocol}
-    found |= {key: one for key, one in only.items() if one is not None}
-    return {**found, "source": f"nccl-tests {_programs(logs)} on {_gpus(logs)} GPUs"}
+    fitted |= {key: value for key, value in only.items() if value is not None}
+    return {**fitted, "source": f"nccl-tests {_programs(logs)} on {_gpus(logs)} GPUs"}
 
 
 def _fabric(costs: NcclCosts, alpha_s: Duration) -> dict[str, object]:
@@ -608,10 +608,12 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest] or [float(SEND_BYTES[0])]
     rings = [
-        one for one in nccl_model.candidates(costs, shape.num_nodes, shape.ranks_per_node) if one.algorithm == "ring"
+        candidate
+        for candidate in nccl_model.candidates(costs, shape.num_nodes, shape.ranks_per_node)
+        if candidate.algorithm == "ring"
     ]
     at = rates_of(costs)
-    times = np.array([min(nccl_model.seconds(one, at, size * shape.world_size) for one in rings) for size in sizes])
+    times = np.array([min(nccl_model.seconds(ring, at, size * shape.world_size) for ring in rings) for size in sizes])
     # Where the latency alone exceeds the time of NCCL's ring, the bytes cost nothing: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
@@ -635,12 +637,12 @@ def _interpolated(low: tuple[float, float], high: tuple[float, float], size: flo
 
 def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str, Interval]:
     """Return the intervals by calibration key; the interval of a bandwidth holds for its whole efficiency curve."""
-    found = {f"nccl.{name.removesuffix('_s')}": factors for name, factors in spread.items()}
+    by_key = {f"nccl.{name.removesuffix('_s')}": factors for name, factors in spread.items()}
     # The links of other collectives hold the same costs.
     links = {"ll_start_s": "collective_launch", "ll_hop_s": "intra_node.latency"}
     if any(log.num_nodes == 1 for log in logs):
         links["intra_node_efficiency"] = "intra_node.efficiency"
-    return found | {key: spread[name] for name, key in links.items() if name in spread}
+    return by_key | {key: spread[name] for name, key in links.items() if name in spread}
 
 
 def _scatter(train: Rows, costs: NcclCosts) -> dict[str, Interval]:
@@ -648,12 +650,12 @@ def _scatter(train: Rows, costs: NcclCosts) -> dict[str, Interval]:
     sizes = np.concatenate([shape.message_bytes for shape in train])
     bands = np.searchsorted([*BANDS.values()], sizes, side="right") - 1
     off = np.log(np.concatenate([shape.times_s / shape.modelled_s(costs) for shape in train]))
-    found = {}
+    factors = {}
     for number, (key, least) in enumerate(BANDS.items()):
         inside = off[bands == number]
         scatter = float(np.sqrt(np.mean(inside**2))) if inside.size else float(sigma(np.array([max(least, 1.0)]))[0])
-        found[f"nccl.{key}"] = fit.factors_of(float(np.hypot(scatter, BEYOND[key])))
-    return found
+        factors[f"nccl.{key}"] = fit.factors_of(float(np.hypot(scatter, BEYOND[key])))
+    return factors
 
 
 def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Comparison]:
@@ -724,19 +726,19 @@ def _slower(logs: Sequence[NcclLog]) -> list[str]:
         passed = RING_WAYS.get(log.collective, 1.0) * (log.world_size - 1) / log.world_size
         for size, time_s in log.times(LARGE_BYTES):
             by_size[size] = max(by_size.get(size, 0.0), passed * size / time_s)
-    found = []
+    sentences = []
     for by_nodes in best.values():
         across = [nodes for nodes in sorted(by_nodes) if nodes > 1]
         for few, more in pairwise(across):
             common = by_nodes[few].keys() & by_nodes[more].keys()
             rates = [by_nodes[nodes][max(common)] for nodes in (few, more)] if common else [1.0, 1.0]
             if rates[0] < SLOWER * rates[1]:
-                found.append(
+                sentences.append(
                     f"{few} nodes reach {rates[0] / 1e9:.4g} GB/s with {format_bytes(max(common))}, {more} nodes "
                     f"{rates[1] / 1e9:.4g} GB/s: fewer nodes are slower, so that one of the logs is not of a quiet "
                     "network; measure it again"
                 )
-    return found
+    return sentences
 
 
 def _shown(name: str, value: float, spread: Interval | None) -> str:

@@ -59,14 +59,14 @@ class PublishedRows:
         """
         return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
-    def one(self, source: str, **wanted: object) -> PublishedRow:
+    def only(self, source: str, **wanted: object) -> PublishedRow:
         """Return the only row that `select` finds."""
-        found = self.select(source, **wanted)
-        if len(found) != 1:
+        rows = self.select(source, **wanted)
+        if len(rows) != 1:
             raise SimnetError(
-                f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file"
+                f"{'/'.join(FILE)}: {len(rows)} rows of {source!r} with {wanted}: need one; restore the file"
             )
-        return found[0]
+        return rows[0]
 
 
 _FACTORS: dict[str, float] = {}

@@ -200,4 +200,4 @@ def _fit_one(study: Study, calibration: Any, number: FreeNumber) -> Any:
                        lambda values: with_number(values[number.key]))  # fmt: skip
     if is_rate:
         return with_number(fit.solve()[number.key])
-    return with_number(replace(fit, bounds={number.key: number.bounds}).meet_mean())
+    return with_number(replace(fit, bounds={number.key: number.bounds}).zero_mean_error())

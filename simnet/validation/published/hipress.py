@@ -105,9 +105,11 @@ def compute_s(nodes: Nodes, model: str, batch: int = BATCH) -> float:
 def _compute_parameters(nodes: Nodes) -> Iterator[Parameter]:
     for model in nodes.models:
         first, whole = _breakdown(model)
-        found = (*rows(nodes, model=model, method="Linear"), first, whole)
+        rows_of_model = (*rows(nodes, model=model, method="Linear"), first, whole)
         how = f"Linear; {first.value / whole.value:.0%} of it before the first gradient, as on the 1080 Ti"
-        yield compute_parameter(f"a step of one GPU, {model}, batch {BATCH}", compute_s(nodes, model), how, found)
+        yield compute_parameter(
+            f"a step of one GPU, {model}, batch {BATCH}", compute_s(nodes, model), how, rows_of_model
+        )
 
 
 def printed_batches() -> dict[str, float]:
@@ -174,11 +176,16 @@ def _other_topologies(whole: Study, nodes: Nodes) -> Iterator[Alternative]:
 
 def _speedups(whole: Study) -> dict[str, tuple[float, float]]:
     """Return the speedup of onebit over the dense rows, predicted and published, by model, on the most GPUs."""
-    most = max(one.row.gpus for one in whole.predictions)
-    found = {(one.row.model, one.row.method): one for one in whole.predictions if one.row.gpus == most}
-    pairs = {model: (found[model, RING], found[model, ONEBIT]) for model, method in found if method == ONEBIT}
+    most = max(prediction.row.gpus for prediction in whole.predictions)
+    largest = {
+        (prediction.row.model, prediction.row.method): prediction
+        for prediction in whole.predictions
+        if prediction.row.gpus == most
+    }
+    pairs = {model: (largest[model, RING], largest[model, ONEBIT]) for model, method in largest if method == ONEBIT}
     return {
-        model: (ring.predicted / one.predicted, ring.measured / one.measured) for model, (ring, one) in pairs.items()
+        model: (ring.predicted / onebit.predicted, ring.measured / onebit.measured)
+        for model, (ring, onebit) in pairs.items()
     }
 
 
@@ -213,7 +220,7 @@ def local() -> Outcome:
             "onebit": ONEBIT,
             "batches": printed_batches(),
             "speedups": _speedups(study),
-            "gathered": max(1 + one.error for one in gathered),
+            "gathered": max(1 + prediction.error for prediction in gathered),
         },
         make_alternatives=alternatives,
     )
@@ -248,7 +255,7 @@ def _breakdown(model: str) -> tuple[PublishedRow, PublishedRow]:
     """Return when the first gradient is sent, and the whole step, of the printed breakdown [ms]."""
     known = "BERT-Base" if model.startswith("BERT") else model
     load = published_rows.load()
-    return load.one(SOURCE, model=known, metric="start of synchronization"), load.one(
+    return load.only(SOURCE, model=known, metric="start of synchronization"), load.only(
         SOURCE, model=known, metric="computation"
     )
 

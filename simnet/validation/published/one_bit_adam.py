@@ -58,8 +58,8 @@ NETWORKS = (ETHERNET, INFINIBAND)
 
 def table_rows(network: PublishedNetwork, metric: str, **wanted: object) -> tuple[PublishedRow, ...]:
     """Return rows of Table 1 [ms]."""
-    found = published_rows.load().select(SOURCE, network=network.column, metric=metric, **wanted)
-    return tuple(row for row in found if row.location.startswith(TABLE))
+    rows = published_rows.load().select(SOURCE, network=network.column, metric=metric, **wanted)
+    return tuple(row for row in rows if row.location.startswith(TABLE))
 
 
 def table_s(row: PublishedRow) -> float:
@@ -70,8 +70,8 @@ def table_s(row: PublishedRow) -> float:
 def table_sum_s(network: PublishedNetwork, accumulated: int, metrics: Sequence[str] = (ALL_REDUCE, *COMPUTE)) -> float:
     """Return the sum of parts of a dense step of 64 GPUs in Table 1, with 16 samples a micro-batch [s]."""
     wanted = {"gpus": GPUS_IN_TABLE_AND_FIGURE, "batch_per_gpu": str(BATCH)}
-    found = (row for metric in metrics for row in table_rows(network, metric, **wanted))
-    return sum(row.value for row in found if accumulation(row) == accumulated) / 1e3
+    rows = (row for metric in metrics for row in table_rows(network, metric, **wanted))
+    return sum(row.value for row in rows if accumulation(row) == accumulated) / 1e3
 
 
 def accumulation(row: PublishedRow) -> int:
@@ -106,19 +106,19 @@ class ComputeTimes:
 @cached
 def compute_times(network: PublishedNetwork) -> ComputeTimes:
     """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation."""
-    found = {metric: tuple(filter(_is_plain, table_rows(network, metric))) for metric in COMPUTE}
+    by_metric = {metric: tuple(filter(_is_plain, table_rows(network, metric))) for metric in COMPUTE}
     forward_s, backward_s, optimizer_s = (
-        sum(row.value for row in these) / len(these) / 1e3 for these in found.values()
+        sum(row.value for row in these) / len(these) / 1e3 for these in by_metric.values()
     )
-    every = tuple(row for these in found.values() for row in these)
+    every = tuple(row for these in by_metric.values() for row in these)
     return ComputeTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, rows=every)
 
 
 def compute_parameter(network: PublishedNetwork) -> Parameter:
     """Return the compute time of a micro-batch, the mean of Table 1, as a parameter."""
-    found = compute_times(network)
-    total_s = found.forward_s + found.backward_s + found.optimizer_s
-    return outcome.compute_parameter(f"forward + backward + step, {network.label}", total_s, "mean", found.rows)
+    compute = compute_times(network)
+    total_s = compute.forward_s + compute.backward_s + compute.optimizer_s
+    return outcome.compute_parameter(f"forward + backward + step, {network.label}", total_s, "mean", compute.rows)
 
 
 def dense(algorithm: str) -> DenseAllReduce:
@@ -136,13 +136,13 @@ def simulate_iteration(
 
 @cached
 def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, accumulated: int) -> Scenario:
-    found = compute_times(network)
+    compute = compute_times(network)
     workload = Workload(
         num_elements=NUM_ELEMENTS,
         dtype="fp16",
-        forward_s=Duration(found.forward_s),
-        backward_s=Duration(found.backward_s),
-        optimizer_s=Duration(found.optimizer_s),
+        forward_s=Duration(compute.forward_s),
+        backward_s=Duration(compute.backward_s),
+        optimizer_s=Duration(compute.optimizer_s),
         batch_per_rank=BATCH,
     )
     return Scenario(
@@ -177,9 +177,9 @@ def single_node(network: PublishedNetwork) -> Study:
 
 def nvlink() -> tuple[LinkCalibration, Parameter]:
     """Return NVLink of the V100 nodes as fitted here, for another set with such nodes."""
-    (found,) = single_node(INFINIBAND).parameters
-    text = f"{found.value:.4f} ({found.value * 1200:.0f} Gbit/s)"
-    return LinkCalibration(efficiency=found.value), replace(found, part=HERE, text=text)
+    (nvlink_part,) = single_node(INFINIBAND).parameters
+    text = f"{nvlink_part.value:.4f} ({nvlink_part.value * 1200:.0f} Gbit/s)"
+    return LinkCalibration(efficiency=nvlink_part.value), replace(nvlink_part, part=HERE, text=text)
 
 
 def _table_study(network: PublishedNetwork, algorithm: str) -> Study:
@@ -248,8 +248,8 @@ def efficiencies(study: Study) -> tuple[float, ...]:
 @cached
 def disagreements(network: PublishedNetwork, make: DenseStudy) -> dict[str, float]:
     """Return the ratio of the bandwidths on two and on four nodes under every algorithm, ascending; 1 is agreement."""
-    found = {algorithm: efficiencies(make(network, algorithm)) for algorithm in ALGORITHMS}
-    ratios = {algorithm: max(both) / min(both) for algorithm, both in found.items()}
+    by_algorithm = {algorithm: efficiencies(make(network, algorithm)) for algorithm in ALGORITHMS}
+    ratios = {algorithm: max(both) / min(both) for algorithm, both in by_algorithm.items()}
     return dict(sorted(ratios.items(), key=lambda item: item[1]))
 
 

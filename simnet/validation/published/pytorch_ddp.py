@@ -53,7 +53,7 @@ def evaluate() -> Outcome:
 
 
 def _single(model: str) -> PublishedRow:
-    return published_rows.load().one(SOURCE, model=model, gpus=1)
+    return published_rows.load().only(SOURCE, model=model, gpus=1)
 
 
 def _iteration_s(calibration: Calibration, row: PublishedRow) -> float:

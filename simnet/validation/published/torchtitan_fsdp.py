@@ -71,7 +71,7 @@ def _study(*, overlap: bool) -> Study:
         measured=lambda row: TOKENS / row.value,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        held_out=tuple(mine[-1] for mine in by_nodes.values()),
+        held_out=tuple(node[-1] for node in by_nodes.values()),
     )
 
 

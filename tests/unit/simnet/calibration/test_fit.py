@@ -87,7 +87,7 @@ def test_a_poor_fit_is_refused_and_held_out_rows_do_not_count() -> None:
     with refused("b: a mean error of 30.0%: at most 10%"):
         check_errors([good, poor], 0.1)
     with refused("no value between 0.5 and 1 meets the rows"):
-        of(lambda values: [values["x"] + 1], {"x": 1.0}, (0.5, 1.0)).meet_mean()
+        of(lambda values: [values["x"] + 1], {"x": 1.0}, (0.5, 1.0)).zero_mean_error()
 
 
 def row(predicted: float, series: str = "a", interval: tuple[float, float] | None = None) -> Comparison:
