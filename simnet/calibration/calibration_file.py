@@ -51,6 +51,7 @@ def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
 def _joined(key: str, old: object, new: object) -> object:
     if old is None:
         return new
+    # Kernels and links come from several parts; the same value twice would be a silent choice between files.
     if isinstance(old, dict) and isinstance(new, Mapping) and not set(old) & set(new):
         return {**old, **new}
     raise SimnetError(f"{key}: two files give a value; calibrate each alone, or drop one")

@@ -248,6 +248,7 @@ def card_label(name: str) -> str:
         >>> card_label("NVIDIA A100-PCIE-40GB"), card_label("Tesla V100-SXM2-32GB")
         ('A100-PCIE-40GB', 'V100-32GB')
     """
+    # Drivers put the memory in the middle of the name, clusters at its end.
     words = re.findall(r"\w+", _LEFT_OUT.sub(" ", name))
     memory = [word for word in words if _MEMORY.fullmatch(word)]
     return "-".join([*(word for word in words if word not in memory), *memory]) or "GPU"

@@ -150,6 +150,7 @@ class Fit(Generic[Row]):
             start = np.log([{**self.free, **first}[name] for name in names]) - np.log(middles)
             return least_squares(residuals, start, method="lm")
 
+        # Minima of `min` over algorithms and protocols: a single start may end in one that is not the least.
         best = min(map(solved, starts), key=lambda solution: float(solution.cost))
         jacobian = np.asarray(best.jac)
         deviations = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
@@ -175,6 +176,7 @@ class Fit(Generic[Row]):
         def error(value: float) -> float:
             return self.mean_log({name: value}) - off
 
+        # A number beyond its bounds is no mistake here: its rows scatter, and the callers have judged their ends.
         at_low, at_high = map(error, bounds)
         if at_low * at_high >= 0:
             return bounds[0] if abs(at_low) < abs(at_high) else bounds[1]
@@ -256,6 +258,7 @@ class Fit(Generic[Row]):
             return _less_when_far(self.errors(values(factors.tolist())), huber)
 
         start = np.ones(len(self.free))
+        # The solver's own steps would be lost in the rounding of a simulation.
         solution = least_squares(residuals, start, method="lm", diff_step=[RELATIVE_STEP] * len(start))
         return values(map(float, solution.x))
 

@@ -110,6 +110,7 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
         raise SimnetError(
             f"{path}: {bits / 1e9:.4g} Gbit/s: exceeds the NICs of the cluster; name the measured one with --cluster"
         )
+    # Shown and not written: under load it is that of full queues.
     rtt = _round_trip_s(run.end)
     return FittedPart(
         table={

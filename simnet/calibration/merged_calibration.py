@@ -87,6 +87,7 @@ def moved_points(measured: Mapping[str, Any], over: Mapping[str, Any]) -> list[d
     base, fitted = (_bandwidths(table.get("by_nodes", ())) for table in (over, measured))
     if not base or not fitted or NCCL in measured or measured.get(ALL_REDUCE) != over.get(ALL_REDUCE):
         return []
+    # The base counts as one measurement more: of one point half of its move is believed.
     part = len(fitted) / (len(fitted) + 1)
     factor = math.exp(part * fmean(_move(point, _bandwidth_at(base, point.nodes).value) for point in fitted))
     numbers = {point.nodes for point in base} - {point.nodes for point in fitted}

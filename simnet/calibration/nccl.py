@@ -215,6 +215,7 @@ def fit_costs(
         HUBER,
         [{"ll_tree_rate": rate} for rate in LL_TREE_RATES] if "ll_tree_rate" in priors else ({},),
     )
+    # Rows had next to no say in the hop: what is believed is as narrow as RDMA, and the network may be TCP.
     if spreads.get("inter_node_hop_s", 0.0) > OPEN * PRIORS["inter_node_hop_s"].spread:
         spreads["inter_node_hop_s"] = OPEN_HOP_SPREAD
     if LL_HOP_RATIO in spreads:
@@ -261,6 +262,7 @@ def _best(train: Rows, *, across: bool) -> float:
 
 def _bus_bandwidths(shape: TimedShape) -> Floats:
     ranks = shape.num_nodes * shape.ranks_per_node
+    # As nccl-tests prints it: what each link carries, so that the number says how full it is.
     passed = RING_WAYS.get(shape.collective, 1.0) * (ranks - 1) / ranks
     bandwidths: Floats = passed * shape.message_bytes / shape.times_s
     return bandwidths
@@ -271,8 +273,10 @@ def _costs(values: Values, allowed: Allowed) -> NcclCosts:
     optional = ("intra_node_efficiency", "inter_node_efficiency", "nvls_start_s", "nvls_efficiency", "ll_tree_rate")
     known = {name: prior.middle for name, prior in PRIORS.items() if name not in optional} | dict(values)
     usual_s = PRIORS["inter_node_hop_s"].middle
+    # The hop in LL is believed to follow the other one, so that logs which tell one bound both.
     expected_s = usual_s * (known["inter_node_hop_s"] / usual_s) ** LL_HOP_POWER
     known["ll_inter_node_hop_s"] = known.pop(LL_HOP_RATIO) * expected_s
+    # Logs of one node: what is believed of a network must not enter a calibration as if it had been measured.
     if "inter_node_hop_s" not in values:
         known["inter_node_hop_s"] = known["ll_inter_node_hop_s"] = 0.0
     if "exposed" not in values:
@@ -292,6 +296,7 @@ def with_nvls(train: Rows, cluster: Cluster | None) -> bool:
         return False
     rates = nominal_rates(cluster)
     across = [shape for shape in train if shape.num_nodes > 1 and shape.ranks_per_node > 1]
+    # Known of whole nodes of eight GPUs on one NVSwitch; what fewer of them do is not.
     can = cluster.gpu.startswith(NVLS_GPUS) and any(shape.ranks_per_node == NVLS_RANKS for shape in across)
     faster = [_bus_bandwidths(shape).max() > NVLS_SHARE * rates.inter_bytes_per_s for shape in across]
     return can or any(faster)
@@ -343,6 +348,7 @@ class SortedLogs:
 def sort(logs: Sequence[NcclLog]) -> SortedLogs:
     """Return what becomes of each log. All-reduces tell the costs of a level, other rings where there are none."""
     flaws = {log: flaw(log) or _lack(log) for log in logs}
+    # A level is the inside of a node, or what is between nodes: each has a bandwidth of its own.
     large = {(log.collective, log.num_nodes > 1) for log, why in flaws.items() if not why}
     # Small messages tell latencies, where larger ones of the same level tell its bandwidth.
     flaws |= {
@@ -350,6 +356,7 @@ def sort(logs: Sequence[NcclLog]) -> SortedLogs:
     }
     useful = [log for log, why in flaws.items() if not why]
     rings = [log for log in useful if log.collective in COLLECTIVES]
+    # Other collectives have fewer candidates in NCCL, so that an all-reduce says more of every cost.
     reduced = {log.num_nodes > 1 for log in rings if log.collective == "all_reduce"}
     fitted = [log for log in rings if log.collective == "all_reduce" or (log.num_nodes > 1) not in reduced]
     sends = [log for log in useful if log.collective == SEND]
@@ -456,11 +463,13 @@ def fit_part(
     """
     train = select(logs)
     nominal = None if cluster is None else nominal_rates(cluster)
+    # NVSwitches reduce by the protocol Simple alone, and not in rings.
     has_nvls = with_nvls(train, cluster) and allowed.algorithm is None and allowed.protocol in {None, "Simple"}
     costs, spread = fit_costs(train, nominal, has_nvls=has_nvls, allowed=allowed)
     rates = nominal or _fitted_rates(costs)
     _check_rates(costs, rates)
     shown = {name.removesuffix("_s"): _shown(name, getattr(costs, name), factors) for name, factors in spread.items()}
+    # Intervals of costs say how well these are known; the scatter, how far the model is off with the right ones.
     whole, intervals = table(costs, logs, rates, spread), _intervals(spread, logs) | _scatter(train, costs)
     if cluster is not None and costs.inter_node_efficiency is not None:
         whole["nccl"] |= _fabric(costs, cluster.inter_node.alpha_s)
@@ -481,6 +490,7 @@ def _all_to_all(costs: NcclCosts, logs: Sequence[NcclLog]) -> tuple[float, Inter
     """Return the rate at which all-to-alls fill the NICs over that of the ring, with its interval as factors."""
     if costs.inter_node_efficiency is None:
         return None
+    # The largest messages: smaller ones are bound by their latencies, which the all-reduces tell.
     ratios = [
         log.ranks_per_node * (log.world_size - log.ranks_per_node) / log.world_size * size / time_s
         / costs.inter_node_efficiency
@@ -517,6 +527,7 @@ def table(
         "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
         "intra_node": {"latency": duration_text(intra_s)}, "nccl": _nccl_table(costs, logs, rates),
     }  # fmt: skip
+    # Smaller logs would end the curve before the bandwidth is reached.
     curved = [log for log in logs if max(row.message_bytes for row in log.rows) >= LARGE_BYTES]
     single_node = [log for log in curved if log.num_nodes == 1]
     multi_node = {log.num_nodes: log for log in sorted(curved, key=lambda log: log.world_size) if log.num_nodes > 1}
@@ -529,6 +540,7 @@ def table(
             nodes: _curve(costs, shape, _mean_hop_s(shape, intra_s, inter_s), rates.inter_bytes_per_s)
             for nodes, shape in sorted(multi_node.items())
         }
+        # A cluster gives the rate of a NIC, and this is checked against it.
         nic_bytes_per_s = rates.inter_bytes_per_s / rates.nics_per_node
         parts["inter_node"] = {"measured_on": rate_text(nic_bytes_per_s)}
         keys = {"efficiency": "inter_node_efficiency", "latency": "ll_inter_node_hop_s"}
@@ -614,6 +626,7 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     ]
     at = rates_of(costs)
     times = np.array([min(nccl_model.seconds(ring, at, size * shape.world_size) for ring in rings) for size in sizes])
+    # The rest of the time, after what the simulated ring pays by itself.
     # Where the latency alone exceeds the time of NCCL's ring, the bytes cost nothing: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
@@ -639,6 +652,7 @@ def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str
     """Return the intervals by calibration key; the interval of a bandwidth holds for its whole efficiency curve."""
     by_key = {f"nccl.{name.removesuffix('_s')}": factors for name, factors in spread.items()}
     # The links of other collectives hold the same costs.
+    # Small messages go by LL, whose start and hop the links of other collectives take.
     links = {"ll_start_s": "collective_launch", "ll_hop_s": "intra_node.latency"}
     if any(log.num_nodes == 1 for log in logs):
         links["intra_node_efficiency"] = "intra_node.efficiency"
@@ -649,6 +663,7 @@ def _scatter(train: Rows, costs: NcclCosts) -> dict[str, Interval]:
     """Return how far a time may be from what the costs say, by size: as rows scatter, and other numbers of nodes do."""
     sizes = np.concatenate([shape.message_bytes for shape in train])
     bands = np.searchsorted([*BANDS.values()], sizes, side="right") - 1
+    # In logarithms, since an error of a factor two must count alike either way.
     off = np.log(np.concatenate([shape.times_s / shape.modelled_s(costs) for shape in train]))
     factors = {}
     for number, (key, least) in enumerate(BANDS.items()):
@@ -662,6 +677,7 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Co
     """Return the residuals of every row: of fitted logs together, of held-out ones by size."""
     return [
         Comparison(
+            # A fit is judged as a whole; a prediction by size, since latencies and bandwidths fail apart.
             series=f"{log.collective}, {log.layout_text}"
             + ("" if role == "fitted" else f", {BAND_WORDS[band(row.message_bytes)]}"),
             label=f"{format_bytes(row.message_bytes)}, {best.name}{', in place' if in_place else ''}",
@@ -731,6 +747,7 @@ def _slower(logs: Sequence[NcclLog]) -> list[str]:
         across = [nodes for nodes in sorted(by_nodes) if nodes > 1]
         for few, more in pairwise(across):
             common = by_nodes[few].keys() & by_nodes[more].keys()
+            # At the largest message of both: smaller ones are slower for their latencies.
             rates = [by_nodes[nodes][max(common)] for nodes in (few, more)] if common else [1.0, 1.0]
             if rates[0] < SLOWER * rates[1]:
                 sentences.append(

@@ -180,6 +180,7 @@ class _Run:
             self.add_rank(int(rank[1]), (rank[4], rank[3], rank[5].strip()), rank[2] or "")
         elif columns := _columns(line):
             self.columns = columns
+        # Only below the head: NCCL's own lines before it may look like rows.
         elif self.columns and (row := _ROW.search(line)):
             self._add_row(number, row[0])
         elif bounds := _OUT_OF_BOUNDS.search(line):
@@ -191,6 +192,7 @@ class _Run:
 
     def add_rank(self, rank: int, process: tuple[str, str, str], group: str) -> None:
         """Take a rank: host, process and GPU."""
+        # Every rank may print the list; another process of the same number is another job.
         before = self.ranks.setdefault(rank, process)
         if before[:2] != process[:2]:
             hosts = " and ".join(dict.fromkeys((before[0], process[0])))
@@ -270,6 +272,7 @@ def _runs(lines: Sequence[str]) -> Iterator[_Run]:
     run = _Run()
     between: list[str] = []
     for number, line in enumerate(lines, start=1):
+        # A head comes in several lines, of which only the first after rows begins another run.
         if run.rows and (_HEAD.search(line) or _RANK.search(line)):
             yield run
             run, between = _Run(programs=between), []
@@ -307,6 +310,7 @@ def _cells(words: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]
 
 def _halves(cells: Mapping[str, Sequence[str]]) -> list[dict[str, float | None]]:
     """Return the measures of a row out of place and in place; none where one is no number."""
+    # Older versions print the largest error in place of the number of wrong values.
     names = [name for name in (*MEASURES, "error") if name in cells]
     if not {"size", "time", "algbw", "busbw"} <= cells.keys():
         return []
@@ -327,6 +331,7 @@ def _agrees(message_bytes: int, half: Mapping[str, float | None]) -> bool:
     if not MIN_US <= time_us <= MAX_US:
         return False
     gb_per_s = message_bytes / time_us / 1e3
+    # Two decimals of a small bandwidth say too little to judge the time by.
     if printed is None or max(gb_per_s, printed) < _CHECKED_GB_PER_S:
         return True
     return abs(printed - gb_per_s) <= _BANDWIDTH_TOLERANCE * gb_per_s
@@ -350,6 +355,7 @@ def _shape(hosts: Mapping[int, str], name: str) -> tuple[int, int]:
             f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output with its header"
         )
     counts = Counter(hosts.values())
+    # Ranks are numbered without gaps: the largest number tells how many there are.
     per_node, rest = divmod(max(hosts) + 1, len(counts))
     if rest or max(counts.values()) > per_node or len(hosts) < MIN_LISTED_SHARE * per_node * len(counts):
         raise SimnetError(

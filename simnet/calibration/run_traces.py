@@ -102,6 +102,7 @@ def _check_one_run(traces: Sequence[Trace]) -> None:
         if trace.world_size != first.world_size:
             sizes = f"{trace.world_size} ranks, and {first.where} of {first.world_size}"
             raise SimnetError(f"{trace.where}: of {sizes}: {_ONE_RUN}")
+        # Runs one after the other have the same ranks and steps: only their clocks tell them apart.
         apart_s = max(span[0] - spans[0][1], spans[0][0] - span[1])
         if apart_s > SLACK_S:
             raise SimnetError(f"{trace.where}: {apart_s:.0f} s from {first.where}: {_ONE_RUN}")
@@ -202,6 +203,7 @@ def _by_step(trace: Trace) -> list[list[Event]]:
     starts = [mark.start_s for mark in trace.marks]
     by_step: list[list[Event]] = [[] for _ in starts]
     for event in trace.events:
+        # What a CPU does while it launches hides behind its GPU.
         if trace.on_gpu and event.category not in kineto.KERNELS:
             continue
         place = bisect_right(starts, event.launched_s) - 1
@@ -224,6 +226,7 @@ def _sent(sent: Sequence[Event], trace: Trace) -> tuple[dict[Key, Span], int]:
         num_unknown += not ranks
         if len(ranks) > 1:
             spans[kind, ranks, counts[kind, ranks]] = event.start_s, event.end_s
+            # The same collective comes several times in a step, in the same order on all ranks.
             counts[kind, ranks] += 1
     return spans, num_unknown
 
@@ -243,6 +246,7 @@ def _collectives(
         matched = [ranks for (_, group, _), ranks in by_key.items() if tuple(sorted(ranks)) == group]
         num_unmatched += len(by_key) - len(matched)
         collectives += _collectives_of(matched)
+    # A profile may begin or end inside a step, so that some are missing in every run.
     if num_unmatched > MOST_UNMATCHED * (num_unmatched + len(collectives)):
         raise SimnetError(
             f"{traces[-1].where}: {num_unmatched} of {num_unmatched + len(collectives)} collectives lack some of their "

@@ -65,6 +65,7 @@ class Kind(NamedTuple):
 
 
 KINDS = (
+    # First, since -x of rccl-tests, which it refuses, is no whole JSON.
     Kind(
         "output of nccl-tests",
         lambda content: nccl_log.looks_like(content.text),

@@ -106,6 +106,7 @@ def fit(
     fits = _Fits(model=model, spread=_run_spread(rows))
     compute = fits.compute(rows, {row.workload for row in rows} if refits_compute else ())
     fits = fits.with_factors(compute)
+    # Twice: only after compute is known do steps show that are shorter than it.
     # Steps that the workload's own compute exceeds were made on faster GPUs, or with other settings.
     if short := {row.workload for row in rows if fits.model.knows_compute(row) and _excess(row, fits.model) > 1}:
         compute |= fits.compute(rows, short)
@@ -123,11 +124,13 @@ def fit(
     by_nodes: dict[int, Number] = {}
     for nodes in sorted({row.num_nodes for row in dense if "inter_node" not in known_links} - {1}):
         by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], links, "inter_node")
+    # Without the network of a number of nodes a codec would have to explain that, too.
     known_nodes = {row.num_nodes for row in rows} if "inter_node" in known_links else {1, *by_nodes}
     compressed = [row for row in rows if row not in dense and row.num_nodes in known_nodes]
     codec, notes = fits.codec(compressed, links, by_nodes)
     if codec is not None:
         links = replace(links, codec_efficiency=codec.value)
+    # Each row tells one number: a second fit to it would find the first one's rounding.
     used = set(codec.rows) if codec is not None else set()
     exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], links)
     return StepFit(
@@ -238,6 +241,7 @@ class _Fits:
             CODEC_EFFICIENCIES,
             lambda row, efficiency: self.model.step_s(row, replace(start, codec_efficiency=efficiency)),
         )
+        # A codec matters only where its two ends differ.
         slowest, fastest = (fit.mean_log({NUMBER: bound}) for bound in CODEC_EFFICIENCIES)
         if slowest - fastest < ROUNDING:
             return None, (f"{what}: the calibration holds the times of their kernels",)
@@ -287,6 +291,7 @@ def _run_spread(rows: Sequence[TimedStep]) -> float:
     freedom = sum(len(group) - 1 for group in repeated)
     if not freedom:
         return RUN_SPREAD
+    # Pooled, since most settings are repeated two or three times at most.
     variance = sum(float(np.sum((group - group.mean()) ** 2)) for group in repeated) / freedom
     return max(NORMAL_90 * math.sqrt(variance), LEAST_SPREAD)
 

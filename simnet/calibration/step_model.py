@@ -165,6 +165,7 @@ class StepModel:
     def _factor(self, row: TimedStep) -> float:
         """Return the factor of the batch, or else of the nearest batch of the workload, or else 1."""
         factors = self._fitted_factors(row)
+        # Time a sample changes with the batch, slowly: the nearest one is off the least.
         return factors[min(factors, key=lambda batch: abs(batch - row.batch))] if factors else 1.0
 
     def _fitted_factors(self, row: TimedStep) -> dict[int, float]:

@@ -65,6 +65,7 @@ def fit_tables(  # noqa: PLR0913 - rows, what was trained, and what is known bes
     cluster = trained.scenario(rows[0].workload).cluster
     part = _table(step_fitted, cluster, [table.path.name for table in tables])
     intervals = _intervals(step_fitted)
+    # Rows are predicted by what is written, rounded and over its base, and not by what was fitted.
     merged = merged_calibration.lay_over({**part, "intervals": intervals}, others)
     whole = as_calibration(merged)
     compared = [_comparison(row, step_fitted, whole) for row in [*rows, *others_rows]]
@@ -95,6 +96,7 @@ def _table(fitted: StepFit, cluster: Cluster, names: Iterable[str]) -> dict[str,
             "source": source,
         }
     if fitted.by_nodes:
+        # The plain efficiency serves clusters beyond all points: the largest is nearest to them.
         largest = fitted.by_nodes[max(fitted.by_nodes)]
         table["inter_node"] = {
             "measured_on": cluster.inter_node.bytes_per_s.text(),
@@ -197,6 +199,7 @@ def _speedups(compared: Sequence[Comparison], rows: Sequence[TimedStep], fitted:
     shown = {}
     for row, comparison in zip(rows, compared, strict=True):
         of_dense = dense.get((*row.curve[:-1], row.num_nodes))
+        # Of two fitted steps the speedup is no prediction.
         if (
             of_dense is None
             or not fitted.model.strategy(row).compresses
@@ -275,6 +278,7 @@ def better_algorithm_note(
     """
     disagreement = _ratio(fitted)
     dense = [row for row in rows if not fitted.model.strategy(row).compresses]
+    # An option names the algorithm already: it is known what ran.
     if disagreement is None or disagreement < LARGE or any(":" in row.strategy for row in dense):
         return ()
     ratios = {}

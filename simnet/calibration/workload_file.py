@@ -123,6 +123,7 @@ def _tensors(runs: Sequence[_ModelSamples]) -> list[dict[str, object]]:
     tensors: list[dict[str, object]] = []
     done_s = 0.0
     for name, at_s in ready_s.items():
+        # Medians of single gradients may cross by noise, and no share is negative.
         share_s = max(0.0, at_s - done_s)
         tensors.append(
             {

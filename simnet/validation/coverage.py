@@ -118,6 +118,7 @@ def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
     for residual in residuals:
         if residual.quantity == of:
             widths.setdefault(residual.source, []).append(residual.unexplained)
+    # A source of one or two rows may be right by luck.
     squares = [
         statistics.fmean(width**2 for width in known) for known in widths.values() if len(known) >= MIN_RESIDUALS
     ]
@@ -249,6 +250,7 @@ def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterat
     """
     for number, (row, error, width) in enumerate(times):
         for other, other_error, other_own in times[number + 1 :]:
+            # All errors but those of the methods are common to both, and cancel.
             if row.method == other.method or _set_up(row) != _set_up(other):
                 continue
             if (
@@ -268,6 +270,7 @@ def _own_widths(outcomes: Sequence[Outcome]) -> dict[RowKey, tuple[float, float]
     """Return, for every predicted row, the logarithms by which it may be off since its calibration is, at 90 %."""
     spread = run_to_run()
     squares: dict[RowKey, float] = {}
+    # A band holds everything that is open, and has no width beside.
     names = [outcome.name for outcome in outcomes if any(prediction.band is None for prediction in outcome.predictions)]
     before = {
         (outcome.name, prediction.row.key): prediction.predicted

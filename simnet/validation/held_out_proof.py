@@ -44,6 +44,7 @@ def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> 
     digests = {fitted.digest: fitted.file for fitted in _fitted(scenario)}
     over_network = _fitted_over_network(scenario)
     for path, whole in files:
+        # By content, since a copy may have any name.
         if name := digests.get(provenance.digest(whole)):
             raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
         for setup in whole.setups:

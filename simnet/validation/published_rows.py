@@ -76,6 +76,7 @@ _FACTORS: dict[str, float] = {}
 @contextmanager
 def varied(factors: Mapping[str, float]) -> Iterator[None]:
     """Multiply the values of these rows, by key, as if another run had given them; fits are made anew inside."""
+    # Global, since sets are functions of files without arguments; clearing the caches makes them read these.
     _FACTORS.update(factors)
     shipped_parts.clear_caches()
     try:

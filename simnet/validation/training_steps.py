@@ -129,6 +129,7 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_mode
     """
     there = scenario_of_step(scenario, series, setup)
     result = simulate(there, with_model_error=with_model_error)
+    # Not what a step without messages takes: their CPU time stays.
     without = simulate(replace(with_endless_nics(there), run=replace(there.run, draws=0)))
     return TrainedPoint.of(
         series,
@@ -157,6 +158,7 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
             "--nic-gbit-per-s"
         )
     calibration = scenario.calibration
+    # A shaper adds to what the link has; the calibration's latency, if there is one, stands for the link's.
     if setup.nic_latency_s:
         calibrated = calibration.inter_node.alpha_s
         known = cluster.inter_node.alpha_s if calibrated is None else calibrated

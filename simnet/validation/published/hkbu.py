@@ -202,6 +202,7 @@ def overlapped(network: PublishedNetwork) -> Study:
     collective.
     """
     plain, wanted = bsp(network), rows(network, method=(WFBP, MERGED), gpus=(CALIBRATED, *PREDICTED))
+    # On InfiniBand PCIe limits, so that it shows there what backward leaves of it; Ethernet takes that over.
     if network is not INFINIBAND:
         whole = replace(plain, initial=_with_pcie(plain.initial), fits=(*plain.fits, _launch(network)))
         return whole.predicting(wanted)

@@ -25,6 +25,7 @@ STANDSTILL = 1000.0
 def evaluate() -> Outcome:
     """Calibrate DDP's overhead on one row, predict the other multi-GPU rows."""
     rows = published_rows.load().select(SOURCE)
+    # Of one node: NVLink hides there, so that what DDP itself adds is left.
     (known,) = (row for row in rows if (row.model, row.gpus) == (MODELS[0], 2))
     link, parameter = one_bit_adam.nvlink()
     study = Study(

@@ -42,6 +42,7 @@ def _study(window: Size | None = GLOO_WINDOW, *, hops_hide: bool = True) -> Stud
         hops_hide: whether latencies of NCCL's rings hide behind bytes.
     """
     rows = published_rows.load()
+    # Without latency, where only the library limits.
     known = {name: rows.select(CLOUD, method=name, network=UNSHAPED, metric=ALL_REDUCE) for name in LIBRARIES}
     others = [row for row in rows.select(CLOUD) if row.network != UNSHAPED or row.metric != ALL_REDUCE]
     return Study(

@@ -71,6 +71,7 @@ def _study(*, overlap: bool) -> Study:
         measured=lambda row: TOKENS / row.value,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
+        # The most nodes: numbers between lie nearer to what was fitted.
         held_out=tuple(node[-1] for node in by_nodes.values()),
     )
 
