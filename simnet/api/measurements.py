@@ -209,7 +209,7 @@ def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
         return workload_file.text_of_model(models, draws=asked.options.draws)
     if train.traces:
         return trained_workload.text_of_traces(train.traces, asked.batch, known.workload)
-    found = next(part.found for part in parts if isinstance(part, FittedSteps))
+    found = next(part.steps for part in parts if isinstance(part, FittedSteps))
     return trained_workload.text_of_steps(found, train.tables, known.nic_bytes_per_s)
 
 

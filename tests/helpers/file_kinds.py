@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from simnet.cli.main import cli
 from simnet.core import files
-from tests.helpers import nccl_logs, step_files
+from tests.helpers import step_files
 from tests.helpers.mutations import as_json, as_toml, damaged, damaged_bytes
 from tests.helpers.nccl_logs import Run
 from tests.helpers.needs import is_here
@@ -238,14 +238,6 @@ KINDS = {
     ),
     "nccl-tests in JSON": Kind(
         name="in.json", whole=Run(num_nodes=2).as_json, commands=("calibrate in.json --draws 20 -o new/out",)
-    ),
-    "rccl-tests": Kind(
-        name="in.json", whole=Run(num_nodes=2).as_records, commands=("calibrate in.json --draws 20 -o new/out",)
-    ),
-    "rccl-tests in CSV": Kind(
-        name="in.csv",
-        whole=lambda: nccl_logs.csv_of(Run(num_nodes=2)).encode(),
-        commands=("calibrate in.csv --draws 20 -o new/out",),
     ),
     "iperf3": Kind(
         name="in.json",
