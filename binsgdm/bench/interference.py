@@ -65,10 +65,10 @@ def add_backwards(
 ) -> None:
     """Add backward alone and beside each load, in turns, with the labels of that load."""
     trials = {name: _backward(module, forward, bench.ranks, load) for name, load in {"": None, **loads}.items()}
-    found = {name: [row[0] for row in rows] for name, rows in bench.interleave(trials).items()}
+    times = {name: [row[0] for row in rows] for name, rows in bench.interleave(trials).items()}
     for name in loads:
-        bench.record.add("interference", "backward_alone", found[""], **labels[name])
-        bench.record.add("interference", "backward_beside", found[name], **labels[name])
+        bench.record.add("interference", "backward_alone", times[""], **labels[name])
+        bench.record.add("interference", "backward_beside", times[name], **labels[name])
 
 
 def _backward(module: torch.nn.Module, forward: Forward, ranks: Ranks, load: Load | None) -> Trial:

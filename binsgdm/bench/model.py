@@ -45,9 +45,9 @@ def _measure_task(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
         "adamw": trial_of(torch.optim.AdamW(trained, lr=LR, fused=True).step, device),
         "binsgdm": trial_of(BinSGDM(trained, lr=LR).step, device),
     }
-    found = bench.interleave(trials)
-    add_passes(bench.record, gradients, found.pop(""), labels)
-    for name, rows in found.items():
+    measured = bench.interleave(trials)
+    add_passes(bench.record, gradients, measured.pop(""), labels)
+    for name, rows in measured.items():
         bench.record.add("model", "optimizer", [row[0] for row in rows], optimizer=name, **labels)
 
 
@@ -60,7 +60,7 @@ def add_passes(record: Record, gradients: "Gradients", rows: Sequence[Sequence[f
     record.add("model", "forward", forward, **labels)
     record.add("model", "backward", backward, **labels)
     ready = list(zip(gradients.names, gradients.shapes, ready_s, strict=True))
-    for order, (name, shape, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
+    for order, (name, shape, values) in enumerate(sorted(ready, key=lambda gradient: median(gradient[2]))):
         sizes: dict[str, Any] = {"num_elements": math.prod(shape), "shape": "x".join(map(str, shape))}
         record.add("model", "gradient_ready", values, tensor=name, order=order, **sizes, **labels)
 
@@ -69,12 +69,12 @@ class Gradients:
     """Notes when backward has each gradient ready; the trained parameters, in the order of the model."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-        self.names = tuple(found)
-        self.shapes = tuple(tuple(parameter.shape) for parameter in found.values())
+        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.names = tuple(trained)
+        self.shapes = tuple(tuple(parameter.shape) for parameter in trained.values())
         self.stamps: dict[str, Any] = {}
         self._watch = Stopwatch(device)
-        for name, parameter in found.items():
+        for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     def in_order(self) -> list[Any]:
@@ -201,8 +201,8 @@ class _PassCase(NamedTuple):
         return f"{self.precision} at {self.batch}{f' with {self.layout}' if self.layout else ''}"
 
     def labels(self, model: ShippedModel) -> dict[str, Any]:
-        found = {"model": model.workload, "batch": self.batch, "dtype": "float32", "precision": self.precision}
-        return found | ({"layout": self.layout} if self.layout else {})
+        labels = {"model": model.workload, "batch": self.batch, "dtype": "float32", "precision": self.precision}
+        return labels | ({"layout": self.layout} if self.layout else {})
 
 
 def _cases(model: ShippedModel, precisions: Sequence[str], device: torch.device) -> Iterator[_PassCase]:
@@ -228,9 +228,9 @@ def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str],
     for part, case in bench.each(list(_cases(model, precisions, device))):
         # How long the fewest repetitions will take, from a smaller batch; 0 where that is not known.
         known = [
-            pass_s * case.batch / one.batch
-            for one, pass_s in measured_s.items()
-            if one._replace(batch=0) == case._replace(batch=0)
+            pass_s * case.batch / other.batch
+            for other, pass_s in measured_s.items()
+            if other._replace(batch=0) == case._replace(batch=0)
         ]
         expected_s = (WARM_UP + bench.stop_rule.min_repetitions) * (known[-1] if known else 0.0)
         if time.perf_counter() + expected_s > end_s:
@@ -264,7 +264,7 @@ def _measure_case(bench: Bench, model: ShippedModel, module: nn.Module, gradient
         task = model.definition.task(module, case.batch)
     if case.layout:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        inputs = [one.contiguous(memory_format=torch.channels_last) for one in task.inputs]
+        inputs = [tensor.contiguous(memory_format=torch.channels_last) for tensor in task.inputs]
         task = replace(task, inputs=tuple(inputs))
 
     def forward() -> torch.Tensor:

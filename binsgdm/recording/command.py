@@ -109,14 +109,14 @@ def record(
     script = script_of(words)
     if importlib.util.find_spec("torch") is None:
         raise BinsgdmError(f"record: needs torch: {INSTALL_TORCH}")
-    found, statuses = [], []
+    recordings, statuses = [], []
     for number in nodes:
         click.echo(f"recording as rank 0 of {number} nodes", err=True)
-        one, status = _recorded({**script, **chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
-        found.append(one)
+        recording, status = _recorded({**script, **chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
+        recordings.append(recording)
         statuses.append(status)
-    tape.write(output, found, command=" ".join([script["script"], *script["arguments"]]))
-    click.echo(f"{output}: {tape.summary(found)}")
+    tape.write(output, recordings, command=" ".join([script["script"], *script["arguments"]]))
+    click.echo(f"{output}: {tape.summary(recordings)}")
     if failed := next(filter(None, statuses), 0):
         click.echo(
             f"simnet: {script['script']}: {_how_it_ended(failed)} after its recorded steps: {output} is "
@@ -135,8 +135,8 @@ def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
     with tempfile.TemporaryDirectory(prefix="simnet-record-") as folder:
         path, steps = Path(folder) / "found.json", Path(folder) / "steps"
         asked = settings["warm_up"] + settings["steps"]
-        given = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
-        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", given]
+        arguments = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
+        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", arguments]
         with _progress(steps, asked):
             # What the script prints is not our result.
             output = subprocess.DEVNULL if sys.stderr is None else sys.stderr
@@ -149,15 +149,15 @@ def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
                 why = f"after {done} of {asked} steps, and takes the recorded ones along: ask for fewer --steps"
             memory = ", or let it need less memory (--fake)" if status == SIGNALLED + signal.SIGKILL else ""
             raise BinsgdmError(f"{settings['script']}: its process {_how_it_ended(status)} {why}{memory}")
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "mistake" in found:
-        raise BinsgdmError(found["mistake"])
-    return found, status
+        recording: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "mistake" in recording:
+        raise BinsgdmError(recording["mistake"])
+    return recording, status
 
 
 def _how_it_ended(status: int) -> str:
     """Say it in words: "ended with 3", "was killed by SIGKILL"."""
-    if status > SIGNALLED and status - SIGNALLED in {one.value for one in signal.Signals}:
+    if status > SIGNALLED and status - SIGNALLED in {known.value for known in signal.Signals}:
         return f"was killed by {signal.Signals(status - SIGNALLED).name}"
     return f"ended with {status}"
 

@@ -38,7 +38,7 @@ class FakeBucket:
 
     def __init__(self, index: int, parameters: list[nn.Parameter], *, is_last: bool) -> None:
         self._index, self._parameters, self._is_last = index, parameters, is_last
-        self._buffer = torch.cat([_gradient(one).reshape(-1) for one in parameters])
+        self._buffer = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
 
     def index(self) -> int:
         """Return its number."""
@@ -54,8 +54,8 @@ class FakeBucket:
 
     def gradients(self) -> list[Tensor]:
         """Return views of its gradients."""
-        parts = torch.split(self._buffer, [one.numel() for one in self._parameters])
-        return [part.view(one.shape) for part, one in zip(parts, self._parameters, strict=True)]
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def parameters(self) -> list[nn.Parameter]:
         """Return its parameters."""
@@ -79,33 +79,33 @@ class FakeDdp(nn.Module):
 
     Args:
         module: to wrap.
-        given: arguments of DDP, of which the group and the bucket's size matter.
+        options: arguments of DDP, of which the group and the bucket's size matter.
     """
 
-    def __init__(self, module: nn.Module, *_: Any, **given: Any) -> None:
+    def __init__(self, module: nn.Module, *_: Any, **options: Any) -> None:
         super().__init__()
         self.module = module
-        self.process_group = given.get("process_group") or dist.group.WORLD
-        cap_mb = given.get("bucket_cap_mb")
+        self.process_group = options.get("process_group") or dist.group.WORLD
+        cap_mb = options.get("bucket_cap_mb")
         cap = int((cap_mb or DEFAULT_CAP_MB) * 2**20)
         self._caps = [cap if cap_mb else FIRST_BUCKET_BYTES, cap]
         self.require_backward_grad_sync = True
         self._hook: Hook = _mean
         self._state: object = None
-        self._trained = [one for one in module.parameters() if one.requires_grad]
+        self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._order: list[nn.Parameter] = []  # in which gradients were ready in this backward
         self._buckets: list[list[nn.Parameter]] = [self._trained]
         self._futures: list[tuple[FakeBucket, Any]] = []
         self._num_steps = 0
-        for one in self._trained:
-            one.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+        for parameter in self._trained:
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
         # As DDP does, ranks start from the parameters of rank 0.
-        for one in module.state_dict().values():
-            dist.broadcast(one, 0, group=self.process_group)
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0, group=self.process_group)
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the module."""
-        return self.module(*given, **named)
+        return self.module(*inputs, **named)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -126,11 +126,11 @@ class FakeDdp(nn.Module):
         if not self._order:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._order.append(parameter)
-        ready = {id(one) for one in self._order}
+        ready = {id(done) for done in self._order}
         # Buckets leave in order, each when all of its gradients are there.
         while len(self._futures) < len(self._buckets):
             number = len(self._futures)
-            if not all(id(one) in ready for one in self._buckets[number]):
+            if not all(id(needed) in ready for needed in self._buckets[number]):
                 return
             bucket = FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
             self._futures.append((bucket, self._hook(self._state or self.process_group, bucket)))
@@ -138,13 +138,13 @@ class FakeDdp(nn.Module):
     def _finish(self) -> None:
         """Wait for all buckets, and copy them back, as DDP's reducer does at the end of backward."""
         for bucket, future in self._futures:
-            found = future.wait()
-            bucket.set_buffer(found[0] if isinstance(found, list) else found)
+            reduced = future.wait()
+            bucket.set_buffer(reduced[0] if isinstance(reduced, list) else reduced)
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 _gradient(parameter).copy_(gradient)
         if not self._num_steps:
             cut = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
-            sizes = cut([one.detach() for one in self._order], self._caps)[0]
+            sizes = cut([parameter.detach() for parameter in self._order], self._caps)[0]
             self._buckets = [[self._order[index] for index in bucket] for bucket in sizes]
         self._num_steps += 1
         self._order, self._futures = [], []
@@ -158,7 +158,7 @@ def _mean(group: Any, bucket: FakeBucket) -> Any:
 
 _READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda tensor: 0.0 if tensor.is_floating_point() else 0,
-    "tolist": lambda tensor: torch.Tensor.item(tensor) if not tensor.dim() else [one.tolist() for one in tensor],
+    "tolist": lambda tensor: torch.Tensor.item(tensor) if not tensor.dim() else [row.tolist() for row in tensor],
     "__bool__": lambda _: False,  # which ends loops that wait for a value
     "__float__": lambda _: 0.0,
     "__int__": lambda _: 0,
@@ -269,12 +269,12 @@ def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], re
     """Convert a module, as `module.to(dtype)` asks for; torch changes parameters in place, which fake ones refuse."""
     new: dict[int, nn.Parameter] = {}  # of a parameter that two modules share
     for module in self.modules() if recurse else (self,):
-        for name, one in module._parameters.items():
-            if one is not None:
-                if id(one) not in new:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in new:
                     with torch.no_grad():
-                        new[id(one)] = nn.Parameter(change(one), one.requires_grad)
-                module._parameters[name] = new[id(one)]
+                        new[id(parameter)] = nn.Parameter(change(parameter), parameter.requires_grad)
+                module._parameters[name] = new[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = change(buffer)
@@ -283,8 +283,8 @@ def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], re
 
 def _on_real_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def with_memory(*given: Any, **named: Any) -> Any:
+    def with_memory(*arguments: Any, **named: Any) -> Any:
         with _disable_current_modes():
-            return function(*given, **named)
+            return function(*arguments, **named)
 
     return with_memory

@@ -33,20 +33,20 @@ def main(settings: dict[str, Any]) -> int:
     Returns:
         The exit code: that of the script, if a step was recorded.
     """
-    found = Path(settings["found"])
+    output = Path(settings["found"])
     try:
-        return _ScriptRun(settings, found).status()
+        return _ScriptRun(settings, output).status()
     except BinsgdmError as error:
-        if not found.exists():
-            found.write_text(json.dumps({"mistake": str(error)}), encoding="utf-8")
+        if not output.exists():
+            output.write_text(json.dumps({"mistake": str(error)}), encoding="utf-8")
         return MISTAKE
 
 
 class _ScriptRun:
     """The run of a script that is recorded."""
 
-    def __init__(self, settings: dict[str, Any], found: Path) -> None:
-        self._settings, self._found = settings, found
+    def __init__(self, settings: dict[str, Any], output: Path) -> None:
+        self._settings, self._output = settings, output
         world = World(num_nodes=settings["num_nodes"], ranks_per_node=settings["ranks_per_node"])
         chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on", "compute", "device", "fake")}
         self._recording = Recording(
@@ -62,7 +62,7 @@ class _ScriptRun:
         """Run the script, write the recording, and return the script's exit code."""
         with self._recording.running(), self._written_before_leaving():
             status, how = self._ended()
-        if not self._found.exists():
+        if not self._output.exists():
             if how and not self._recording.num_recorded:
                 raise BinsgdmError(f"{self._settings['script']}: {how}; correct it")
             self._write()
@@ -115,7 +115,7 @@ class _ScriptRun:
 
         def write_and_leave(status: int) -> NoReturn:
             is_own = os.getpid() == process  # and no worker that was forked
-            if is_own and self._recording.num_recorded and not self._found.exists():
+            if is_own and self._recording.num_recorded and not self._output.exists():
                 self._write()
             leave(status)
 
@@ -132,12 +132,12 @@ class _ScriptRun:
     def _write(self) -> None:
         """Write the recording, or why there is none, whole or not at all."""
         try:
-            content = self._recording.found()
+            content = self._recording.content()
         except BinsgdmError as error:
             content = {"mistake": str(error)}
-        partial = self._found.with_suffix(".partial")
+        partial = self._output.with_suffix(".partial")
         partial.write_text(json.dumps(content), encoding="utf-8")
-        partial.replace(self._found)
+        partial.replace(self._output)
 
 
 def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False) -> None:

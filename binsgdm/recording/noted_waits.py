@@ -31,13 +31,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count it; one of a DTensor comes again as what it does on this rank."""
-        if any(_is_made_of_others(one) for one in types):
+        if any(_is_made_of_others(kind) for kind in types):
             return NotImplemented
-        if func.namespace in FUNCTIONAL and any(issubclass(one, FakeTensor) for one in types):
+        if func.namespace in FUNCTIONAL and any(issubclass(kind, FakeTensor) for kind in types):
             return self._without_memory.answer(func, args, kwargs or {})
-        found = func(*args, **(kwargs or {}))
-        self._recorder.count(*work_of(func, args, kwargs or {}, found))
-        return found
+        result = func(*args, **(kwargs or {}))
+        self._recorder.count(*work_of(func, args, kwargs or {}, result))
+        return result
 
 
 def _is_made_of_others(kind: type) -> bool:
@@ -215,9 +215,9 @@ def _noted_futures(recorder: Recorder) -> Iterator[None]:
 
     def noted_wait(self: Any) -> Any:
         with recorder.idle():
-            found = wait(self)
+            value = wait(self)
         recorder.wait(getattr(self, "mark", NOTHING))
-        return found
+        return value
 
     with patch.multiple(future, set_result=noted_set_result, wait=noted_wait):
         yield

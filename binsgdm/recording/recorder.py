@@ -129,9 +129,9 @@ class Recorder:
     @property
     def stream(self) -> int:
         """Stream that this thread enqueues to."""
-        own = self._of_thread.stream
-        if own is not None or (own := self.current_side_stream()) is not None:
-            return own
+        chosen = self._of_thread.stream
+        if chosen is not None or (chosen := self.current_side_stream()) is not None:
+            return chosen
         ident = threading.get_ident()
         # The autograd engine runs backward of a GPU in a thread of its own: it goes on for the thread that called it.
         if ident == self._main or in_graph_task():
@@ -233,11 +233,11 @@ class Recorder:
         """Add a collective that this thread starts, and return the mark at which it has ended."""
         self.lap()
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"
-        one = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
+        collective = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
         self._of_thread.num_sent += 1
         if self._of_thread.part == "encode":
             self._of_thread.part = "decode"  # until the hook sends once more, which makes no difference in time
-        return self.tape.collective(self.stream, one, group_name)
+        return self.tape.collective(self.stream, collective, group_name)
 
     # Parts of a step
 

@@ -51,12 +51,12 @@ class RecordedFuture(torch.futures.Future):  # type: ignore[type-arg]
             recorder.wait(self.mark)
             chained = RecordedFuture(recorder, self.mark, self._callbacks)
             try:
-                found = callback(self)
+                value = callback(self)
             except Exception as error:
                 chained.set_exception(error)
             else:
                 chained.mark = recorder.mark()
-                chained.set_result(found)
+                chained.set_result(value)
         recorder.wait_after_backward(chained.mark)
         return chained
 
@@ -93,10 +93,10 @@ class RecordedWork(dist.Work):
 
     def get_future(self) -> RecordedFuture:
         """Return its future, for which DDP waits at the end of backward."""
-        found = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
-        found.set_result(self._result)
-        self._recorder.wait_after_backward(found.mark)
-        return found
+        future = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
+        future.set_result(self._result)
+        self._recorder.wait_after_backward(future.mark)
+        return future
 
     def _known_mark(self) -> Mark:
         return self.mark if isinstance(self.mark, frozenset) else self.mark()
@@ -164,23 +164,23 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
-        given = [one for row in inputs for one in row]
-        self.check_alike([one.numel() for one in given], "reduce_scatter")
+        parts = [part for row in inputs for part in row]
+        self.check_alike([part.numel() for part in parts], "reduce_scatter")
 
         def answer() -> None:
             _copy([row[0] for row in inputs], outputs)
             self._sum(outputs, opts)
 
-        return self._noted("reduce_scatter", given, outputs, answer)
+        return self._noted("reduce_scatter", parts, outputs, answer)
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
 
         def answer() -> None:
-            _copy([given.reshape(-1)[: output.numel()]], [output])
+            _copy([source.reshape(-1)[: output.numel()]], [output])
             self._sum([output], opts)
 
-        return self._noted("reduce_scatter", [given], [output], answer)
+        return self._noted("reduce_scatter", [source], [output], answer)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -205,17 +205,17 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Gather: one list of the ranks' tensors an input."""
-        gathered = [one for row in outputs for one in row]
-        given = [one for one, row in zip(inputs, outputs, strict=True) for _ in row]
-        return self._noted("all_gather", inputs, gathered, lambda: _copy(given, gathered), _bytes(gathered))
+        gathered = [output for row in outputs for output in row]
+        sources = [tensor for tensor, row in zip(inputs, outputs, strict=True) for _ in row]
+        return self._noted("all_gather", inputs, gathered, lambda: _copy(sources, gathered), _bytes(gathered))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Gather several: one list of tensors a rank."""
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs)
 
-    def all_gather_single(self, output: Tensor, given: Tensor, *_: Any) -> RecordedWork:
+    def all_gather_single(self, output: Tensor, source: Tensor, *_: Any) -> RecordedWork:
         """Gather into one tensor, of which the source may be a part, as FSDP's is."""
-        return self._noted("all_gather", [given], [output], lambda: self._repeat(given, output), _bytes([output]))
+        return self._noted("all_gather", [source], [output], lambda: self._repeat(source, output), _bytes([output]))
 
     _allgather_base = all_gather_single
 
@@ -230,7 +230,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Give rank 0 what this rank has; no step may hold it, since one rank alone receives."""
-        gathered = [one for row in outputs for one in row]
+        gathered = [output for row in outputs for output in row]
         answer = partial(_copy, inputs * len(gathered), gathered)
         return self._noted("gather", inputs, gathered, answer, _bytes(inputs) * self._size)
 
@@ -243,19 +243,19 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     # Exchanges: every rank gets the part of this rank
 
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
+        self, output: Tensor, source: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
     ) -> RecordedWork:
         """Exchange the parts of one tensor."""
         self.check_alike([*output_sizes, *sizes], "all_to_all")
         return self._noted(
-            "all_to_all", [given], [output], lambda: self._repeat(given.reshape(self._size, -1)[0], output)
+            "all_to_all", [source], [output], lambda: self._repeat(source.reshape(self._size, -1)[0], output)
         )
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Exchange tensors."""
-        self.check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
+        self.check_alike([tensor.numel() for tensor in (*outputs, *inputs)], "all_to_all")
         return self._noted("all_to_all", inputs, outputs, lambda: _copy([inputs[0].clone()] * len(outputs), outputs))
 
     # What has no place in a step that all ranks do alike
@@ -319,9 +319,9 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         )
 
 
-def _copy(given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    for one, output in zip(given, outputs, strict=True):
-        output.copy_(one.reshape(output.shape))
+def _copy(sources: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for source, output in zip(sources, outputs, strict=True):
+        output.copy_(source.reshape(output.shape))
 
 
 ONE_SIDED = ("gather", "scatter")
@@ -329,21 +329,21 @@ ONE_SIDED = ("gather", "scatter")
 
 
 def _bytes(tensors: Sequence[Tensor]) -> float:
-    return float(sum(one.numel() * one.element_size() for one in tensors))
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
 FUNCTIONAL = ("_c10d_functional", "_dtensor")
 """Namespaces of the collectives of DTensor, which return what they give."""
 _CALLS: dict[str, Callable[[RecordingGroup, Any, Any], RecordedWork]] = {
-    "all_reduce": lambda group, _, found: group.allreduce([found]),
-    "all_reduce_coalesced": lambda group, _, found: group.allreduce(found),
-    "all_gather_into_tensor": lambda group, given, found: group.all_gather_single(found, given),
-    "all_gather_into_tensor_coalesced": lambda group, given, found: group.all_gather_single_coalesced(found, given),
-    "reduce_scatter_tensor": lambda group, given, found: group.reduce_scatter_single(found, given),
-    "reduce_scatter_tensor_coalesced": lambda group, given, found: group.reduce_scatter_single_coalesced(found, given),
-    "all_to_all_single": lambda group, given, found: group.all_to_all_single(found, given, [], []),
-    "shard_dim_alltoall": lambda group, given, found: group.all_to_all_single(found, given, [], []),
-    "broadcast": lambda group, _, found: group.broadcast([found]),
+    "all_reduce": lambda group, _, result: group.allreduce([result]),
+    "all_reduce_coalesced": lambda group, _, result: group.allreduce(result),
+    "all_gather_into_tensor": lambda group, source, result: group.all_gather_single(result, source),
+    "all_gather_into_tensor_coalesced": lambda group, source, result: group.all_gather_single_coalesced(result, source),
+    "reduce_scatter_tensor": lambda group, source, result: group.reduce_scatter_single(result, source),
+    "reduce_scatter_tensor_coalesced": lambda group, source, result: group.reduce_scatter_single_coalesced(result, source),
+    "all_to_all_single": lambda group, source, result: group.all_to_all_single(result, source, [], []),
+    "shard_dim_alltoall": lambda group, source, result: group.all_to_all_single(result, source, [], []),
+    "broadcast": lambda group, _, result: group.broadcast([result]),
 }
 """What a functional collective asks of its group, by its name, for what it is given and what it returns."""
 
@@ -367,16 +367,16 @@ class FunctionalCollectives:
         call = _CALLS.get(name.removesuffix("_out").removesuffix("_"))
         if call is None:
             raise BinsgdmError(f"--fake: {operator}: is answered with memory alone: record without --fake")
-        named = dict(zip([one.name for one in operator._schema.arguments], args, strict=False)) | dict(kwargs)
+        named = dict(zip([argument.name for argument in operator._schema.arguments], args, strict=False)) | dict(kwargs)
         group = named["group_name"]
         if isinstance(group, str):
             group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         group.check_alike([*named.get("output_split_sizes", ()), *named.get("input_split_sizes", ())], "all_to_all")
-        found = operator(*args, **kwargs)
-        work = call(group, args[0], found)
-        for one in found if isinstance(found, (list, tuple)) else [found]:
-            self._works[storage_of(one)] = one, work
-        return found
+        result = operator(*args, **kwargs)
+        work = call(group, args[0], result)
+        for tensor in result if isinstance(result, (list, tuple)) else [result]:
+            self._works[storage_of(tensor)] = tensor, work
+        return result
 
 
 _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
@@ -514,7 +514,7 @@ def alone(
         (torch.autograd, {"backward": _noted_backward(recorder, torch.autograd.backward)}),
         (torch.multiprocessing, {"start_processes": _refuse_processes}),
         (sys.modules["torch.multiprocessing.spawn"], {"start_processes": _refuse_processes}),
-        *((one, {"register_comm_hook": _noted_hook(recorder, one.register_comm_hook)}) for one in wrappers),
+        *((wrapper, {"register_comm_hook": _noted_hook(recorder, wrapper.register_comm_hook)}) for wrapper in wrappers),
     ]
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment()))
@@ -584,12 +584,12 @@ def _noted_hook(recorder: Recorder, original: Callable[..., None]) -> Callable[.
 
 def _noted_backward(recorder: Recorder, original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def backward(*given: Any, **named: Any) -> None:
+    def backward(*arguments: Any, **named: Any) -> None:
         if in_graph_task():  # one that checkpoints run inside another
-            original(*given, **named)
+            original(*arguments, **named)
             return
         with recorder.backward():
-            original(*given, **named)
+            original(*arguments, **named)
 
     return backward
 
