@@ -26,7 +26,10 @@ def check_values(system: type[System], options: Mapping[str, Any]) -> None:
     Annotations other than plain kinds, their unions and literals allow everything.
     """
     try:
-        annotations = {parameter.name: parameter.annotation for parameter in inspect.signature(system, eval_str=True).parameters.values()}
+        annotations = {
+            parameter.name: parameter.annotation
+            for parameter in inspect.signature(system, eval_str=True).parameters.values()
+        }
     except Exception:  # an annotation may be any text, such as a name that only a type checker sees
         annotations = {}
     for option, value in options.items():

@@ -253,7 +253,9 @@ def _measure_card(bench: Bench, *, quick: bool, end_s: float) -> None:
     with _failure_noted(bench, "kernels"):
         kernels_bench = bench.part(0.0, KERNELS_SHARE).within(KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
         if not quick:
-            kernels_bench = replace(kernels_bench, stop_rule=replace(kernels_bench.stop_rule, min_repetitions=KERNEL_REPETITIONS))
+            kernels_bench = replace(
+                kernels_bench, stop_rule=replace(kernels_bench.stop_rule, min_repetitions=KERNEL_REPETITIONS)
+            )
         measure(kernels_bench, kernels=("reference",) if is_bare else (), **sizes)
     chosen = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
     for count, (part, system) in enumerate(bench.part(KERNELS_SHARE, 1.0).each(chosen)):

@@ -137,8 +137,8 @@ def levels_of(
         if scales is None:
             scales, block_size = torch.ones(1, device="cpu"), codes.numel()
         return host_loops.levels_times_scales(codes, table, scales, block_size)
-    found = table[codes.to(torch.int64)]
-    return found if scales is None else found * per_element(scales, block_size=block_size, numel=codes.numel())
+    values = table[codes.to(torch.int64)]
+    return values if scales is None else values * per_element(scales, block_size=block_size, numel=codes.numel())
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:

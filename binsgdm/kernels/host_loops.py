@@ -43,14 +43,14 @@ def _has_numba() -> bool:
 
 def _loop(name: str) -> Any:
     """Return a loop; one that is not compiled yet, by one process of a machine, from whose cache others load it."""
-    found = getattr(import_module("binsgdm.kernels.quantizer_loops"), name)  # with numba, a fifth of a second
-    return found if found.signatures else partial(_called_in_turn, found)
+    loop = getattr(import_module("binsgdm.kernels.quantizer_loops"), name)  # with numba, a fifth of a second
+    return loop if loop.signatures else partial(_called_in_turn, loop)
 
 
-def _called_in_turn(loop: Callable[..., Any], *given: Any) -> Any:
+def _called_in_turn(loop: Callable[..., Any], *arguments: Any) -> Any:
     results: list[Any] = []
     first_use = import_module("binsgdm.kernels.first_use")
-    first_use.compile_in_turn(lambda: results.append(loop(*given)), _notice())
+    first_use.compile_in_turn(lambda: results.append(loop(*arguments)), _notice())
     return results[0]
 
 
@@ -65,10 +65,10 @@ def _run(numel: int, run: Callable[[int, int], object], piece: int = _PIECE_NUME
     on_threads([(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)], run)
 
 
-def fill(name: str, out: Tensor, *given: Any, numel: int | None = None, piece: int = _PIECE_NUMEL) -> Tensor:
+def fill(name: str, out: Tensor, *inputs: Any, numel: int | None = None, piece: int = _PIECE_NUMEL) -> Tensor:
     """Let a loop write a tensor, from what it takes before that; it runs over as many elements, or `numel`."""
     loop, array = _loop(name), out.numpy()
-    arguments = [_flat(one) if isinstance(one, Tensor) else one for one in given]
+    arguments = [_flat(value) if isinstance(value, Tensor) else value for value in inputs]
     _run(out.numel() if numel is None else numel, lambda lo, hi: loop(*arguments, array, lo, hi), piece)
     return out
 
@@ -86,10 +86,10 @@ def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
     # Draws are even: with six standard deviations more than wanted, enough are below the limit.
     wanted = min(numel, math.ceil(count + 6 * math.sqrt(count) + 16))
     tickets = np.empty(min(numel, 2 * wanted), np.int64)
-    found = _loop("smallest_draws")(numel, math.ceil(2**32 * wanted / numel), key, tickets)
-    if found < count:  # too few, or -1
+    num_small = _loop("smallest_draws")(numel, math.ceil(2**32 * wanted / numel), key, tickets)
+    if num_small < count:  # too few, or -1
         return None
-    chosen = np.partition(tickets[:found], count - 1)[:count] & 2**31 - 1
+    chosen = np.partition(tickets[:num_small], count - 1)[:count] & 2**31 - 1
     chosen.sort()
     return torch.from_numpy(chosen)
 
@@ -154,13 +154,13 @@ def bytes_times_steps(codes: Tensor, steps: Tensor, block_size: int) -> Tensor:
 
 def count_above(values: Tensor, threshold: int) -> int:
     """Return how many bit patterns of magnitudes are above a threshold."""
-    loop, given, counts = _loop("count_above"), _flat(values), []
-    _run(values.numel(), lambda lo, hi: counts.append(loop(given, threshold, lo, hi)))
+    loop, flat, counts = _loop("count_above"), _flat(values), []
+    _run(values.numel(), lambda lo, hi: counts.append(loop(flat, threshold, lo, hi)))
     return sum(counts)
 
 
 def indices_above(values: Tensor, threshold: int, most: int) -> Tensor | None:
     """Return where bit patterns of magnitudes are above a threshold, ascending; None if there are more than `most`."""
     out = np.empty(most, np.int64)
-    found = _loop("indices_above")(_flat(values), threshold, out)
-    return None if found < 0 else torch.from_numpy(out[:found])
+    count = _loop("indices_above")(_flat(values), threshold, out)
+    return None if count < 0 else torch.from_numpy(out[:count])

@@ -141,7 +141,7 @@ def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "
     Returns:
         fp32 (N), each k * 2**-23 + 2**-24 rounded once.
     """
-    if any(one.is_used_on(torch.device(device)) for one in (triton_support, host_loops)):
+    if any(loops.is_used_on(torch.device(device)) for loops in (triton_support, host_loops)):
         # A threshold is k * 2**-22 - 1, and its half is exact: 4 bytes an element to write, where a draw takes 8.
         return thresholds(key, start=start, numel=numel, device=device).mul_(0.5).add_(0.5 + 2.0**-24)
     parts = draws(key, start=start, numel=numel, device=device) >> 9

@@ -45,8 +45,8 @@ def update_quantize_pack(
     columns: Columns, starts: Sequence[int], decay: Sequence[float], gain: float, key: Key
 ) -> Tensor:
     numbers = gain, *key.words()
-    given: dict[str, Any] = {"aligned": 3, "starts": starts, "registers": FEW_PROGRAMS}
-    return _launch_update(columns, decay, *numbers, rounding="random", **given)
+    options: dict[str, Any] = {"aligned": 3, "starts": starts, "registers": FEW_PROGRAMS}
+    return _launch_update(columns, decay, *numbers, rounding="random", **options)
 
 
 def update_shape_pack(columns: Columns, decay: Sequence[float], gain: float) -> Tensor:

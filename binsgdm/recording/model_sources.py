@@ -117,7 +117,9 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         definition = definitions[name]
         if missing := what_is_missing(definition):
             raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
-        return FoundModel(definition.title, lambda: definition.build(options.batch), definition.library, definition.expression)
+        return FoundModel(
+            definition.title, lambda: definition.build(options.batch), definition.library, definition.expression
+        )
     known = [*definitions, *LLAMAS, "unet", *NAMES]
     for library, find_it in _IMAGE_LIBRARIES.items():
         if importlib.util.find_spec(library) is not None:
@@ -567,7 +569,12 @@ COUNTED = (_image_classifier("vit_l_16", "ViT-L/16"), _T5)
 """Those of which `simnet model` has made a workload."""
 
 SHIPPED = tuple(
-    ShippedModel(workload=definition.name, definition=definition, batches=batches, is_convolutional=definition in (_RESNET50, _VGG16))
+    ShippedModel(
+        workload=definition.name,
+        definition=definition,
+        batches=batches,
+        is_convolutional=definition in (_RESNET50, _VGG16),
+    )
     for definition, batches in (
         (_BERT, (16, 64, 256)),
         (_BERT_LARGE, (8, 32, 128)),

@@ -46,7 +46,9 @@ def in_dtype(task: Task, dtype: torch.dtype) -> Task:
             return tensor
         if id(tensor) not in made:
             converted = tensor.detach().to(dtype)
-            made[id(tensor)] = nn.Parameter(converted, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else converted
+            made[id(tensor)] = (
+                nn.Parameter(converted, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else converted
+            )
         return made[id(tensor)]
 
     for module in task.module.modules():

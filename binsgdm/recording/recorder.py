@@ -233,7 +233,9 @@ class Recorder:
         """Add a collective that this thread starts, and return the mark at which it has ended."""
         self.lap()
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"
-        collective = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
+        collective = Collective(
+            kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket
+        )
         self._of_thread.num_sent += 1
         if self._of_thread.part == "encode":
             self._of_thread.part = "decode"  # until the hook sends once more, which makes no difference in time

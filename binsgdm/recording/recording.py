@@ -123,7 +123,9 @@ class Recording:
                 self._watched[id(parameter)] = parameter
                 parameter.register_post_accumulate_grad_hook(self._note_ready)
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
-        self._gradient_bytes[id(optimizer)] = float(sum(gradient.numel() * gradient.element_size() for gradient in gradients))
+        self._gradient_bytes[id(optimizer)] = float(
+            sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+        )
 
     def _note_ready(self, parameter: torch.Tensor) -> None:
         self._ready.pop(id(parameter), None)  # of a parameter that is used twice the last time counts

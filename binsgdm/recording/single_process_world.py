@@ -340,7 +340,9 @@ _CALLS: dict[str, Callable[[RecordingGroup, Any, Any], RecordedWork]] = {
     "all_gather_into_tensor": lambda group, source, result: group.all_gather_single(result, source),
     "all_gather_into_tensor_coalesced": lambda group, source, result: group.all_gather_single_coalesced(result, source),
     "reduce_scatter_tensor": lambda group, source, result: group.reduce_scatter_single(result, source),
-    "reduce_scatter_tensor_coalesced": lambda group, source, result: group.reduce_scatter_single_coalesced(result, source),
+    "reduce_scatter_tensor_coalesced": lambda group, source, result: group.reduce_scatter_single_coalesced(
+        result, source
+    ),
     "all_to_all_single": lambda group, source, result: group.all_to_all_single(result, source, [], []),
     "shard_dim_alltoall": lambda group, source, result: group.all_to_all_single(result, source, [], []),
     "broadcast": lambda group, _, result: group.broadcast([result]),

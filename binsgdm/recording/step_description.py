@@ -400,7 +400,9 @@ def _plain(
         "batch": batch,
         "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
         "num_elements": num_elements,
-        "tensors": [(gradient.name, list(gradient.shape), gradient.flops / batch) for gradient in description.gradients],
+        "tensors": [
+            (gradient.name, list(gradient.shape), gradient.flops / batch) for gradient in description.gradients
+        ],
         "work": {
             **{f"{name}_flops": work.flops / batch for name, work in products},
             **{f"{name}_bytes": work.num_bytes / batch for name, work in products},

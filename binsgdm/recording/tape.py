@@ -213,7 +213,10 @@ def _cut_out(tape: Tape, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[
 
 def _shape(step: Streams) -> list[list[object]]:
     """Return what makes two steps alike: everything but the work."""
-    return [[operation if isinstance(operation, Collective) else (operation.part, operation.after) for operation in stream] for stream in step]
+    return [
+        [operation if isinstance(operation, Collective) else (operation.part, operation.after) for operation in stream]
+        for stream in step
+    ]
 
 
 DTYPES = {
@@ -236,12 +239,19 @@ def _as_in_a_file(names: Sequence[str], streams: Streams) -> list[dict[str, Any]
         if isinstance(recorded, Collective):
             bucket = {} if recorded.bucket is None else {"bucket": recorded.bucket}
             dtype = DTYPES.get(recorded.dtype, recorded.dtype)
-            sent = {"kind": recorded.kind, "group": recorded.group, "message_bytes": recorded.message_bytes, "dtype": dtype}
+            sent = {
+                "kind": recorded.kind,
+                "group": recorded.group,
+                "message_bytes": recorded.message_bytes,
+                "dtype": dtype,
+            }
             return sent | bucket | waits
         work = {"flops": recorded.flops, "bytes": recorded.num_bytes, "seconds": float(f"{recorded.seconds:.9f}")}
         return {"kind": "compute", "part": recorded.part} | {key: value for key, value in work.items() if value} | waits
 
-    return [{"name": names[number], "operations": [operation(recorded) for recorded in streams[number]]} for number in used]
+    return [
+        {"name": names[number], "operations": [operation(recorded) for recorded in streams[number]]} for number in used
+    ]
 
 
 FORMAT, VERSION = "simnet-step", 1

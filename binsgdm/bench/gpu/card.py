@@ -107,7 +107,9 @@ def _value(name: str, text: str) -> Value:
     return number if math.isfinite(number) else None
 
 
-def visible(all_cards: Sequence[dict[str, Value]], environment: Mapping[str, str] = os.environ) -> list[dict[str, Value]]:
+def visible(
+    all_cards: Sequence[dict[str, Value]], environment: Mapping[str, str] = os.environ
+) -> list[dict[str, Value]]:
     """Return the cards that CUDA_VISIBLE_DEVICES leaves to this process, in its order."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:

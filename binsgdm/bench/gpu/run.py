@@ -288,7 +288,9 @@ class CardRun:
         lines = [f"{check['name']}: failed: {check['detail']}" for check in _failed(content)]
         if state["status"] == "done":
             series, checks = content["series"], content.get("checks", [])
-            held = [f"{len(series)} series, {sum(len(entry['values']) for entry in series):,} samples"] if series else []
+            held = (
+                [f"{len(series)} series, {sum(len(entry['values']) for entry in series):,} samples"] if series else []
+            )
             if checks:
                 passed = sum(check["count"] for check in checks if check["passed"])
                 held.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
@@ -327,7 +329,9 @@ def read_card(folder: Path) -> Facts | None:
     if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
         raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
     if content["format"] > CARD_FORMAT:
-        raise BinsgdmError(f"{path}: format: {content['format']}: this version reads up to {CARD_FORMAT}: update binsgdm")
+        raise BinsgdmError(
+            f"{path}: format: {content['format']}: this version reads up to {CARD_FORMAT}: update binsgdm"
+        )
     return content
 
 
