@@ -50,22 +50,22 @@ def _do(options: argparse.Namespace, name: str) -> int:
     study: Any = import_module(f"evidence.studies.{STUDIES[name]}")
     if options.command == "run" and name in OTHERS:
         return study.run(options) or 0
-    found = (options.folder or study.RESULTS) if name in LAB else study.read()
+    results = (options.folder or study.RESULTS) if name in LAB else study.read()
     if options.command == "run" and name in LAB:
-        found.mkdir(parents=True, exist_ok=True)
-        study.run(found)
+        results.mkdir(parents=True, exist_ok=True)
+        study.run(results)
     elif options.command == "run":
-        found.run(options)
+        results.run(options)
     elif options.command == "status":
-        print(name, *found.status(), sep="\n  ")
+        print(name, *results.status(), sep="\n  ")
     else:
-        regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+        regions, tables = (getattr(study, part, lambda _: {})(results) for part in ("regions", "data"))
         if options.command == "tables":
-            print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
+            print(*regions.values(), *(table.markdown() for table in tables.values()), sep="\n\n")
             return 0
         page.write(study.PAGE, regions)
         page.write_data(tables)
-        getattr(study, "draw", lambda _: None)(found)
+        getattr(study, "draw", lambda _: None)(results)
     return 0
 
 
