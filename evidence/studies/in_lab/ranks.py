@@ -1,9 +1,8 @@
-"""What a rank of the lab does: `python -m evidence.studies.in_lab.ranks gloo|record|train|uneven FILE`."""
+"""What a rank of the lab does: `python -m evidence.studies.in_lab.ranks record|train|uneven FILE`."""
 
 import json
 import multiprocessing
 import os
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -13,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.fsdp
 import torch.distributed.optim
 from torch.optim import optimizer as optimizers
@@ -23,73 +21,6 @@ from binsgdm.bench.ranks import Ranks, joined
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import StopRule
 from binsgdm.recording import isolated_process
-
-MESSAGE_BYTES = 2**21
-REPETITIONS = 3
-RANKS_PER_NODE = 2
-
-
-def collectives() -> dict[str, Callable[[], object]]:
-    world_size, rank = dist.get_world_size(), dist.get_rank()
-    whole = [torch.ones(MESSAGE_BYTES // 4) for _ in range(world_size)]
-    part = torch.ones(MESSAGE_BYTES // 4 // world_size)
-    rails = [dist.new_group(list(range(one, world_size, RANKS_PER_NODE))) for one in range(RANKS_PER_NODE)]
-
-    def of_all_roots(*, is_async: bool) -> None:
-        works = [dist.broadcast(one, root, async_op=is_async) for root, one in enumerate(whole)]
-        for work in works if is_async else ():
-            work.wait()
-
-    def two_all_reduces() -> None:
-        for work in [dist.all_reduce(one, async_op=True) for one in whole[:2]]:
-            work.wait()
-
-    return {
-        "all_reduce": lambda: dist.all_reduce(whole[0]),
-        "two all_reduce at once": two_all_reduces,
-        "all_reduce between nodes, two groups": lambda: dist.all_reduce(whole[0], group=rails[rank % RANKS_PER_NODE]),
-        "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, whole[0]),
-        "all_gather": lambda: dist.all_gather_into_tensor(whole[0], part),
-        "broadcast from rank 0": lambda: dist.broadcast(whole[0], 0),
-        "broadcast from rank 1": lambda: dist.broadcast(whole[0], 1),
-        "a broadcast from every rank, in turn": lambda: of_all_roots(is_async=False),
-        "a broadcast from every rank, at once": lambda: of_all_roots(is_async=True),
-    }
-
-
-def gloo(path: Path) -> None:
-    """Time every collective, and count the bytes that leave each node."""
-    dist.init_process_group("gloo")
-    found = {name: _measured(run) for name, run in collectives().items()}
-    if dist.get_rank() == 0:
-        path.write_text(json.dumps({"message_bytes": MESSAGE_BYTES, "found": found}), encoding="utf-8")
-    dist.destroy_process_group()
-
-
-def _measured(run: Callable[[], object]) -> dict[str, object]:
-    run()
-    times_s = []
-    for _ in range(REPETITIONS):
-        dist.barrier()
-        before, begin = _sent_bytes(), time.perf_counter()
-        run()
-        own_s = time.perf_counter() - begin
-        dist.barrier()
-        sent_bytes = _sent_bytes() - before
-        mine = torch.tensor((own_s, sent_bytes), dtype=torch.float64)
-        of_ranks = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(of_ranks, mine)
-        every = [one.tolist() for one in of_ranks]
-        times_s.append(max(seconds for seconds, _ in every))
-    sent = [int(num_bytes) for _, num_bytes in every[::RANKS_PER_NODE]]
-    return {"seconds": statistics.median(times_s), "sent_bytes": sent}
-
-
-def _sent_bytes() -> int:
-    """Return what this node's NIC has sent."""
-    nic = os.environ["GLOO_SOCKET_IFNAME"]
-    (line,) = [one for one in Path("/proc/net/dev").read_text().splitlines() if one.strip().startswith(f"{nic}:")]
-    return int(line.partition(":")[2].split()[8])
 
 
 def scripts(mode: str, jobs: list[dict[str, Any]]) -> None:
@@ -191,7 +122,7 @@ def _train(job: dict[str, Any], ranks: Ranks) -> None:
 
 if __name__ == "__main__":
     mode, file = sys.argv[1], Path(sys.argv[2])
-    if mode in ("record", "train"):
-        scripts(mode, json.loads(file.read_text(encoding="utf-8")))
+    if mode == "uneven":
+        uneven(file)
     else:
-        {"gloo": gloo, "uneven": uneven}[mode](file)
+        scripts(mode, json.loads(file.read_text(encoding="utf-8")))
