@@ -4,7 +4,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from evidence import ROOT
 from evidence.studies.in_lab import campaign as engine
 from evidence.studies.in_lab import recordings
 from evidence.studies.in_lab.campaign import read
@@ -36,12 +35,11 @@ def _scenario(way: Way, rate: Bandwidth, folder: Path, calibration: Calibration,
 
 CAMPAIGN = RecordedCampaign(
     name="recorded",
-    script=ROOT / "examples" / "train_own_ways.py",
     ways=(
         Way(name="int8", title="DDP, own hook of 8 bits"),
         Way(name="hybrid", title="FSDP2, hybrid shards"),
-        Way(name="local", title="local SGD, 4 inner steps", batch=48, period=4),
-        Way(name="zero", title="DDP with ZeRO-1", batch=640),
+        Way(name="local", title="local SGD, 4 inner steps", period=4),
+        Way(name="zero", title="DDP with ZeRO-1"),
     ),
     scenario=_scenario,
     forms={
@@ -51,7 +49,7 @@ CAMPAIGN = RecordedCampaign(
     },
 )
 PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
-run, regions, draw = CAMPAIGN.run, CAMPAIGN.regions, CAMPAIGN.draw
+regions, draw = CAMPAIGN.regions, CAMPAIGN.draw
 
 
 def data(folder: Path) -> dict[str, Table]:

@@ -14,7 +14,7 @@ needs("torch")
 from docs.regions import filled
 from evidence.studies.in_lab import alternatives, recorded, recordings
 from evidence.studies.in_lab.campaign import STARTS, mbit, read
-from evidence.studies.in_lab.recordings import LINK_BANDWIDTHS, RUN_WARM_UP, WORLD_SIZE, RecordedCampaign
+from evidence.studies.in_lab.recordings import BANDWIDTHS, LINK_BANDWIDTHS, RUN_WARM_UP, WORLD_SIZE, RecordedCampaign
 from evidence.studies.page import data_differs
 
 
@@ -60,9 +60,9 @@ def test_predictions_were_written_before_anything_ran(campaign: RecordedCampaign
 
 
 def test_every_way_ran_at_every_bandwidth_and_none_was_calibrated_on(campaign: RecordedCampaign) -> None:
-    places = {(way.name, mbit(rate)) for way in campaign.ways for rate in campaign.bandwidths}
+    places = {(way.name, mbit(rate)) for way in campaign.ways for rate in BANDWIDTHS}
     assert {(one["way"], one["mbit_per_s"]) for one in read(campaign.golden, "runs")} == places
-    assert not set(campaign.bandwidths) & set(LINK_BANDWIDTHS)
+    assert not set(BANDWIDTHS) & set(LINK_BANDWIDTHS)
     fitted = [json.loads(path.read_text(encoding="utf-8")) for path in campaign.golden.glob("links_*.json")]
     assert {setup["nic_bytes_per_s"] for one in fitted for setup in one["setups"]} == set(map(float, LINK_BANDWIDTHS))
 
@@ -89,11 +89,3 @@ def test_of_a_recording_the_seconds_of_compute_alone_count_for_an_alternative() 
             if operation["kind"] != "compute":
                 operation["message_bytes"] *= 2
     assert alternatives.workload(recording, WORLD_SIZE) == before
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
-    from evidence.studies.in_lab.alternative_ways import Blocks
-
-    real = {name: tuple(one.shape) for name, one in Blocks(recordings.WIDTH, recordings.BLOCKS).named_parameters()}
-    assert {one.name: one.shape for one in alternatives.gradients()} == real

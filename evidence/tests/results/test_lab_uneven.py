@@ -17,7 +17,7 @@ from docs.regions import filled
 from evidence.studies.in_lab import uneven
 from evidence.studies.in_lab.campaign import mbit
 from evidence.studies.in_lab.uneven import (
-    CAMPAIGN,
+    BANDWIDTHS,
     DEGRADED_AFTER,
     FAULTS,
     MODEL,
@@ -29,7 +29,7 @@ from evidence.studies.in_lab.uneven import (
 from evidence.studies.page import data_differs
 from simnet.calibration import measurement_file
 
-BANDWIDTHS, GOLDEN = CAMPAIGN.bandwidths, CAMPAIGN.golden
+GOLDEN = uneven.RESULTS
 PAGE = uneven.PAGE.read_text(encoding="utf-8")
 PLACES = [(fault, rate) for rate in BANDWIDTHS for fault in FAULTS]
 
