@@ -1,8 +1,9 @@
-"""What `python -m evidence.benchmarks` times: the simulator, ranks that differ, and what people wait for.
+"""What `python -m evidence.benchmarks` times: the simulator, ranks that differ, what people wait for, and Dask.
 
 Trust ratios more than seconds.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ Groups = dict[str, list[Case]]
 BERT, FLAT_STEP, TO_USE = "bert_base_10gbit", "reference_ddp_step", "what_to_use"
 NODES, BANDWIDTH, FAULTS = "cluster.num_nodes", "cluster.inter_node.bandwidth", "cluster.faults"
 RATES = ",".join(f"{gbit} Gbit/s" for gbit in (5, 10, 15, 20, 25, 30, 40, 50, 75, 100))
+SIXTY_RATES = ",".join(f"{gbit} Gbit/s" for gbit in range(10, 70))
+FIFTY_NODES = ("--set", f"{NODES}={','.join(map(str, range(1, 51)))}")
 MORE_RATES = ",".join(f"{gbit} Gbit/s" for gbit in range(1, 501))
 FUSED = {"kind": "all_reduce", "bucketing": "fused", "overlap": False}
 ONE_ALL_REDUCE = {
@@ -27,7 +30,6 @@ LLAMA = (
     "{shape = [5504, 2048], count = 48}, {shape = [2048, 2048], count = 96}, {shape = [32000, 2048]}]}"
 )
 """1.35 billion parameters in 219 tensors."""
-TIMES = {"forward": "40 ms", "backward": "80 ms", "optimizer": "5 ms"}
 DDP = {"kind": "all_reduce"}
 STREAMING = {"kind": "diloco", "inner_steps": 100, "fragments": 4, "overlap_steps": 5}
 ADVISE = ("advise", BERT, "--jobs", "1")
@@ -41,14 +43,6 @@ def step(title: str, settings: Settings, name: str = FLAT_STEP, runs: int = 15) 
 
 def of(strategy: Settings, **more: Any) -> Settings:
     return {"strategy": strategy, "baseline": None, **more}
-
-
-def buckets(cap: str) -> Settings:
-    return of({**DDP, "bucket_cap": cap})
-
-
-def equal(shape: list[int], count: int) -> Settings:
-    return {"workload": {"tensors": [{"shape": shape, "count": count}], **TIMES}}
 
 
 def recorded(title: str, layers: int, nodes: int) -> Case:
@@ -78,11 +72,8 @@ def simulator() -> Groups:
         # Where the calibration holds NCCL's costs, the default chooses by the size of each bucket.
         step("BERT-Base, DDP by default on InfiniBand", by_size, "infiniband"),
     ]
-    groups["Nodes, folded"] = [step(f"{nodes} nodes", {**buckets("25 MB"), NODES: nodes}) for nodes in (8, 64, 512)]
-    groups["Buckets, folded"] = [step(f"{-(-440 // cap)} buckets", buckets(f"{cap} MB"), runs=5) for cap in (25, 5, 1)]
-    groups["Tensors, folded"] = [
-        step(f"{count:,} tensors", {**equal([4_400_000 // count, 25], count), "baseline": None}, runs=5)
-        for count in (100, 1_000, 10_000)
+    groups["Nodes, folded"] = [
+        step(f"{nodes} nodes", {**of({**DDP, "bucket_cap": "25 MB"}), NODES: nodes}) for nodes in (8, 64, 512)
     ]
     groups["Recorded steps, folded"] = [
         recorded(f"{3 * layers:,} collectives, {8 * nodes:,} ranks", layers, nodes)
@@ -91,13 +82,6 @@ def simulator() -> Groups:
     groups["Sharding and local steps, 1.3 B parameters on 128 GPUs, folded"] = [
         step(title, of(strategy), TO_USE, 7) for title, strategy in ways
     ]
-    groups["Micro-batches of FSDP, folded"] = [
-        step(f"{n} micro-batches", of({"kind": "fsdp"}, **{"run.grad_accumulation": n}), TO_USE, 3) for n in (1, 8, 64)
-    ]
-    groups["Steps of a period of DiLoCo, folded"] = [
-        step(f"{n:,} steps", of({"kind": "diloco", "inner_steps": n}), TO_USE, 5) for n in (5, 50, 5_000)
-    ]
-    groups["Ranks, every send an event"] = [case for nodes in (8, 32) for case in every_send(nodes)]
     groups["Start-up"] = [
         EMPTY,
         command("`simnet --version`", "--version", repeat=10),
@@ -116,19 +100,9 @@ def simulator() -> Groups:
         for how, jobs, clock in (("CPU time of one process", "1", "cpu"), ("wall time of two", "2", "wall"))
     ]
     groups["Searches and pages, CPU time"] = searches()
-    groups["Timelines of 1,000 buckets"] = [timeline(number) for number in (1, 3, 30)]
     groups["`simnet report`, whole process"] = [
         command(f"BERT-Base, {title}", "report", BERT, *more, "-o", "/dev/null")
         for title, more in (("without the ranking", ("--systems", "")), ("with all alternatives", ()))
-    ]
-    groups["What `advise` grows with, CPU time of one process"] = [
-        *(command(some, *ADVISE, "--systems", some) for some in ("binsgdm", "binsgdm,qsgd,power_sgd,top_k")),
-        command("all", *ADVISE),
-        *(command(f"all, {nodes} nodes", *ADVISE, *sets({NODES: str(nodes)})) for nodes in (2, 64, 512)),
-        *(
-            command(f"all, {count:,} equal tensors", *ADVISE, *sets({"workload": equal_text(count)}))
-            for count in (100, 1_000)
-        ),
     ]
     return groups
 
@@ -138,25 +112,6 @@ EMPTY = Case("an empty Python", ("-c", "pass"), "cpu", 15)
 
 def sets(axes: dict[str, str]) -> list[str]:
     return [word for key, values in axes.items() for word in ("--set", f"{key}={values}")]
-
-
-def equal_text(count: int) -> str:
-    rows = f"[{{shape = [{4_400_000 // count}, 25], count = {count}}}]"
-    return f'{{tensors = {rows}, forward = "40 ms", backward = "80 ms", optimizer = "5 ms"}}'
-
-
-def every_send(nodes: int) -> list[Case]:
-    """Return one flat all-reduce with every send an event, against every hop as SimPy resources, and folded."""
-    ranks, settings = nodes * 8, {**ONE_ALL_REDUCE, NODES: nodes}
-    naive = f"ring_all_reduce_s({ranks}, 440e6, 5e-6, 1.25e9)"
-    hop = program(
-        f"{ranks} ranks, every hop a SimPy Resource and Store",
-        "from evidence.benchmarks.every_hop import ring_all_reduce_s",
-        naive,
-        1,
-    )
-    exact = step(f"{ranks} ranks, exact executor", {**settings, "run.fidelity": "exact"}, runs=1)
-    return [hop, exact, step(f"{ranks} ranks, folded", settings)]
 
 
 def searches() -> list[Case]:
@@ -172,17 +127,6 @@ def searches() -> list[Case]:
         command("`advise`, 1.35 billion parameters on 128 GPUs", "advise", BERT, *llama),
         command("`validate --published`", "validate", "--published"),
     ]
-
-
-def timeline(iterations: int) -> Case:
-    """Return a trace with a bucket for each of 1,000 tensors, made and written."""
-    settings = {**equal([4400, 25], 1000), **buckets("0.44 MB")}
-    setup = (
-        "from pathlib import Path; from tempfile import mkdtemp; from simnet.traces.timeline_trace import write_trace; "
-        f"found = simulate(load('bert_base_10gbit', {settings!r})); path = Path(mkdtemp()) / 'trace.json'; "
-        "assert found.result.num_buckets == 1000"
-    )
-    return program(f"{iterations} iterations", setup, f"write_trace(found, path, {iterations})", 3)
 
 
 # Ranks that differ: BERT-Base at 10 Gbit/s, 8 ranks a node.
@@ -250,65 +194,23 @@ def uneven() -> Groups:
         first(f"{ranks:,} ranks", scenario(ranks, DDP, [SLOW_RANK]))._replace(peers=PEERS.get(ranks, ""))
         for ranks in (64, 512, 4_096, 16_384, 100_000)
     ]
-    groups["One slow node, NICs and compute, a DDP step"] = [row(ranks, SLOW_NODE) for ranks in (64, 4_096, 100_000)]
-    groups["Nodes that are slow, each in its own way, 4,096 ranks"] = [
-        row(
-            4_096,
-            *(
-                {
-                    "kind": "slow_node",
-                    "node": node,
-                    "compute_slowdown": 1 + 0.001 * (node + 1),
-                    "nic_slowdown": 1 + 0.0005 * (node + 1),
-                }
-                for node in range(count)
-            ),
-            title=f"{count} nodes",
-        )
-        for count in (1, 8, 64, 512)
-    ]
     groups["Ranks, 200 iterations with jitter of compute on every rank"] = [
         row(ranks, JITTER, strategy=strategy, steps=200, title=f"{title}, {ranks:,} ranks")
         for title, strategy in several[:2]
         for ranks in (64, 512, 4_096, 16_384)
     ]
-    groups["Iterations with jitter, DDP, 512 ranks"] = [
-        row(512, JITTER, steps=count, title=f"{count:,} iterations") for count in (20, 200, 2_000)
-    ]
-    groups["Buckets, 20 iterations with jitter, 512 ranks"] = [
-        row(512, JITTER, strategy=buckets(f"{cap} MB")["strategy"], steps=20, title=f"{-(-440 // cap)} buckets")
-        for cap in (25, 5, 1)
-    ]
-    groups["Kinds of jitter at once, 200 iterations, DDP, 512 ranks"] = [
-        row(512, *[JITTER] * count, steps=200, title=f"{count} faults") for count in (1, 4, 16)
-    ]
-    groups["A NIC that flaps, 20 iterations, DDP, 512 ranks"] = [flapping(count) for count in (1, 10, 100)]
     groups["Strategies, 20 iterations with jitter, 512 ranks"] = [
         row(512, JITTER, strategy=strategy, steps=20, title=title) for title, strategy in several
     ] + [first("DDP, links slower while GPUs compute", slowed)]
-    groups["All-reduces with a slow node, DDP, 4,096 ranks"] = [
-        row(4_096, SLOW_NODE, strategy={**DDP, "algorithm": name}, title=name)
-        for name in ("ring", "hierarchical", "halving_doubling", "tree")
-    ]
     groups["The exact executor, a slow rank"] = [
         first(title, {**scenario(ranks, strategy, [SLOW_RANK]), "run.fidelity": "exact"})._replace(peers=peers)
         for title, ranks, strategy, peers in exact
     ]
-    groups["All ranks alike, folded, a DDP step"] = [
-        first(f"{ranks:,} ranks", scenario(ranks, DDP)) for ranks in (64, 16_384, 100_000)
-    ]
     return groups
-
-
-def flapping(per_s: int) -> Case:
-    """Return a NIC that is slow for half of the time, so many times a second."""
-    fault = {"kind": "slow_link", "place": 1, "rate": 0.5, "to": f"{0.5 / per_s:g} s", "every": f"{1 / per_s:g} s"}
-    return row(512, fault, steps=20, title=f"{per_s} times a second")
 
 
 # What people wait for, beside the time that is wanted.
 
-RANKS = (1, 8, 16, 64, 96, 128, 256, 512, 1_024, 4_096, 16_384, 100_000)
 POINTS = """
 points = iter([load("what_to_use", {"workload": "llama_70b", "run.draws": 0,
                                     "cluster.inter_node.bandwidth": f"{20 + number / 7} Gbit/s"})
@@ -318,61 +220,60 @@ points = iter([load("what_to_use", {"workload": "llama_70b", "run.draws": 0,
 
 
 def engine() -> Groups:
-    """Return what has a target; then how cost grows, so that a cliff is seen."""
-    groups: Groups = {}
-    caps = (100_000, 25_000, 5_000, 1_000, 250, 100)
-    small = equal([1_000, 25], 4_400)
-    groups["Targets of the engine"] = targets()
-    groups["Ranks, all alike"] = [first(f"{ranks:,}", scenario(ranks, DDP)) for ranks in RANKS]
-    groups["Ranks, one of them slow"] = [slow_rank(f"{ranks:,}", ranks) for ranks in RANKS[1:]]
-    groups["Buckets of a DDP step"] = [
-        step(f"{-(-440_000 // cap):,}", {**small, **buckets(f"{cap} kB")}, runs=3) for cap in caps
-    ]
-    groups["Points of a sweep in one process, each"] = [points(count) for count in (2, 20, 200, 1_000)]
-    groups["Draws of an interval"] = [
-        step(str(count), {"run.draws": count}, BERT, 3) for count in (20, 50, 100, 200, 1_000)
-    ]
-    return groups
-
-
-def targets() -> list[Case]:
-    interval, found = "with its interval, beyond an empty Python", []
+    """Return what has a target."""
+    interval, targets = "with its interval, beyond an empty Python", []
     for words, aim in (((BERT,), "150 ms"), ((FLAT_STEP,), "85 ms"), ((TO_USE, "--set", "strategy=fsdp"), "250 ms")):
-        made = command(f"`simulate {' '.join(words)}`, {interval}", "simulate", *words, repeat=9, aim=aim)
-        found.append(made._replace(beyond=EMPTY))
+        whole = command(f"`simulate {' '.join(words)}`, {interval}", "simulate", *words, repeat=9, aim=aim)
+        targets.append(whole._replace(beyond=EMPTY))
     a_point = program("a point of llama_70b, one process", POINTS, "simulate(next(points))", 12)
-    found.append(a_point._replace(aim="20 ms"))
+    targets.append(a_point._replace(aim="20 ms"))
     for count, nodes, repeat, aim in (
         (1_000, "8", 2, "1.5 s"),
         (100_000, ",".join(map(str, range(1, 101))), 1, "60 s"),
     ):
         words = (*SWEEP, *sets({NODES: nodes, BANDWIDTH: MORE_RATES}))
         title = f"a sweep of {count:,} points from the shell, wall time"
-        found.append(command(title, *words, clock="wall", repeat=repeat, aim=aim))
+        targets.append(command(title, *words, clock="wall", repeat=repeat, aim=aim))
     for name, title, aim in ((BERT, "BERT-Base", "2.5 s"), (TO_USE, "llama_1b", "4 s")):
-        found.append(command(f"`advise` of {title}, CPU time", "advise", name, repeat=2, aim=aim))
+        targets.append(command(f"`advise` of {title}, CPU time", "advise", name, repeat=2, aim=aim))
     for ranks, aim in ((64, "40 ms"), (96, ""), (4_096, "")):
-        found.append(slow_rank(f"a slow rank of {ranks:,}, first time", ranks)._replace(aim=aim))
+        slow = scenario(ranks, DDP, [{**SLOW_RANK, "node": 0, "local_rank": 0}])
+        targets.append(first(f"a slow rank of {ranks:,}, first time", slow)._replace(aim=aim))
     for layers in (10, 334):
-        made = recorded(f"a collective of a recorded step of {3 * layers:,}", layers, 8)
-        found.append(made._replace(aim="30 us", parts=3 * layers))
+        a_step = recorded(f"a collective of a recorded step of {3 * layers:,}", layers, 8)
+        targets.append(a_step._replace(aim="30 us", parts=3 * layers))
     for count, aim in ((8, "less"), (16_384, "0.67")):
         tree = {**ONE_ALL_REDUCE, "strategy": {**FUSED, "algorithm": "tree"}, NODES: count}
         setup = f"simulate(load({FLAT_STEP!r}, {ONE_ALL_REDUCE!r}))\ngiven = load({FLAT_STEP!r}, {tree!r})"
-        found.append(fresh(f"first price of a tree on {count:,} nodes", setup)._replace(aim=aim))
+        targets.append(fresh(f"first price of a tree on {count:,} nodes", setup)._replace(aim=aim))
     doctor = command("`doctor` beyond importing torch, wall time", "doctor", clock="wall", repeat=3, aim="1 s")
-    return [*found, doctor._replace(beyond=Case("import torch", ("-c", "import torch"), "wall", 3))]
+    torch_alone = Case("import torch", ("-c", "import torch"), "wall", 3)
+    return {"Targets of the engine": [*targets, doctor._replace(beyond=torch_alone)]}
 
 
-def slow_rank(title: str, ranks: int) -> Case:
-    return first(title, scenario(ranks, DDP, [{**SLOW_RANK, "node": 0, "local_rank": 0}]))
+def workers() -> Groups:
+    """Return sweeps by processes of this machine, then by those of Dask: points that cost little, and that take long.
+
+    A command starts its workers, which takes Dask a second or two: only the longer sweeps say what a point costs.
+    """
+    cores = str(os.cpu_count())
+    kinds: dict[str, tuple[str, ...]] = {
+        "BERT-Base, BinSGDM and DDP, 3,000 points": ("--set", f"{BANDWIDTH}={SIXTY_RATES}", *FIFTY_NODES),
+        "the same with 20 draws, 60 points": ("--set", f"{BANDWIDTH}={SIXTY_RATES}", "--draws", "20"),
+        "the same with 20 iterations and jitter, 60 points": (
+            *("--set", f"{BANDWIDTH}={SIXTY_RATES}", "--set", 'cluster.faults=[{kind="compute_jitter",cv=0.05}]'),
+            *("--set", "run.iterations=20"),
+        ),
+    }
+    return {
+        title: [
+            command(option, "sweep", BERT, "--format", "csv", *words, option, cores, clock="wall", repeat=3)
+            for option in ("--jobs", "--dask-local")
+        ]
+        for title, words in kinds.items()
+    }
 
 
-def points(count: int) -> Case:
-    """Return a point of a sweep of so many by a function, not the shell."""
-    setup = f"import simnet\nrates = [f'{{5 + number / 9}} Gbit/s' for number in range({count})]"
-    work = f"simnet.sweep({BERT!r}, axes={{{BANDWIDTH!r}: rates}}, settings={{'run.draws': 0}}, jobs=1)"
-    return program(f"{count:,}", setup, work, 1)._replace(parts=count)
-
-
-SETS: dict[str, Callable[[], Groups]] = {"simulator": simulator, "uneven": uneven, "engine": engine}
+SETS: dict[str, Callable[[], Groups]] = {
+    "simulator": simulator, "uneven": uneven, "engine": engine, "workers": workers
+}  # fmt: skip

@@ -2,8 +2,8 @@
 
     python -m evidence.benchmarks.compiled
 
-Every kernel is called as a step calls it, and compiled in place of launched. What comes out is a count of instructions,
-not a time.
+Every kernel is called as a step calls it, and compiled in place of launched. What comes out is what its instructions
+are, not a time.
 """
 
 import argparse
@@ -36,16 +36,12 @@ TARGETS = ("sm_70", "sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "gfx
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 LEAST_BYTES = {"merge": 4, "thresholds": 4, "draws": 8, "pack": 8}
 """What the widest access must have, else 16: draws may begin at any element, and merged words are a thread's own."""
-MAX_BARRIERS = 8  # of an exchange of draws between threads
 # Triton compiles anew for arguments that are 1, multiples of 16 or large, unless told not to.
 _NUMBERS: tuple[dict[str, Any], ...] = (
     {"numel": 8192, "key": Key(seed=2**63 + 5, step=2**31 + 3, rank=7, stream=1), "start": 0},
     {"numel": 33, "key": Key(seed=1, step=1, rank=16), "start": 8},
 )
 _TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-# What a thread does of a tile; of `merge`, a group of 32 draws.
-_ELEMENTS = {"merge": 32}
-_USUAL_ELEMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -53,10 +49,7 @@ class Compiled:
     """A kernel compiled for a target.
 
     Attributes:
-        instructions: of one tile that is whole, an element; 0 where the loop over tiles is unrolled or no SASS is made.
         widest_bytes: the widest access of a thread to memory.
-        cut_bytes: the same in tiles that are cut, whose addresses may be those of any element.
-        barriers: in a tile that is whole.
         local_accesses: to memory that registers were spilled to.
         flushing, fused, inexact: instructions that flush subnormals, fuse a product and a sum, divide with an error.
         variants: how often it is compiled for calls that differ in numbers only.
@@ -65,10 +58,7 @@ class Compiled:
     kernel: str
     target: str
     registers: int = 0
-    instructions: float = 0.0
     widest_bytes: int = 0
-    cut_bytes: int = 0
-    barriers: int = 0
     local_accesses: int = 0
     flushing: int = 0
     fused: int = 0
@@ -78,17 +68,15 @@ class Compiled:
     def faults(self) -> list[str]:
         """Say what would give other bits than the reference, or cost time."""
         least = LEAST_BYTES.get(self.kernel, 16)
-        found = {
+        faults = {
             "flushes subnormals": self.flushing,
             "fuses a product and a sum": self.fused,
             "divides with an error": self.inexact,
-            "would fault at an address that is an element's alone": self.cut_bytes > 4 and self.kernel.startswith("u"),
             "is compiled anew for other numbers": self.variants > 1,
             "spills registers": self.local_accesses,
-            f"has more than {MAX_BARRIERS} barriers a tile": self.barriers > MAX_BARRIERS,
             "accesses memory by less than 16 bytes": self.registers > 0 and self.widest_bytes < least,
         }
-        return [text for text, is_so in found.items() if is_so]
+        return [text for text, is_so in faults.items() if is_so]
 
 
 def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
@@ -98,7 +86,7 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
     residual = torch.zeros(numel, dtype=torch.int16)
     draws: dict[str, Any] = {"key": key, "start": start, "out": packed}
     kernels = select("triton", "cuda")
-    found: dict[str, Callable[[], object]] = {
+    by_name: dict[str, Callable[[], object]] = {
         "quantize_pack": lambda: kernels.quantize_pack(u, **draws),
         "merge": lambda: kernels.merge(rows, numel=numel, **draws),
         "merge_shaped": lambda: kernels.merge_shaped_(rows, residual, numel=numel, out=packed),
@@ -110,20 +98,20 @@ def calls(numel: int, key: Key, start: int) -> dict[str, Callable[[], object]]:
         "unpack": lambda: triton_signs.unpack(packed, u),
     }
     for dtype in DTYPES:
-        given, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
-        found |= {
-            f"update {text}": lambda x=given: kernels.update_(x, m, b, beta=0.9, beta_b=0.9, out_u=u),  # type: ignore[misc]
-            f"update_quantize_pack {text}": lambda x=given: kernels.update_quantize_pack_(  # type: ignore[misc]
+        gradient, text = torch.zeros(numel, dtype=dtype), str(dtype).removeprefix("torch.")
+        by_name |= {
+            f"update {text}": lambda x=gradient: kernels.update_(x, m, b, beta=0.9, beta_b=0.9, out_u=u),  # type: ignore[misc]
+            f"update_quantize_pack {text}": lambda x=gradient: kernels.update_quantize_pack_(  # type: ignore[misc]
                 x, m, b, beta=0.9, beta_b=0.9, **draws
             ),
-            f"update_shape_pack {text}": lambda x=given: kernels.update_shape_pack_(  # type: ignore[misc]
+            f"update_shape_pack {text}": lambda x=gradient: kernels.update_shape_pack_(  # type: ignore[misc]
                 x, m, b, residual, beta=0.9, beta_b=0.9, gain=2.0, out=packed
             ),
-            f"unpack_apply {text}": lambda x=given: kernels.unpack_apply_(  # type: ignore[misc]
+            f"unpack_apply {text}": lambda x=gradient: kernels.unpack_apply_(  # type: ignore[misc]
                 x, packed, lr=1e-3, weight_decay=0.1
             ),
         }
-    return found
+    return by_name
 
 
 def compiled_for(target: str, wanted: Sequence[str] = ()) -> Iterator[Compiled]:
@@ -167,15 +155,11 @@ def _looked_at(name: str, target: str, binary: Any, variants: int) -> Compiled:
             subprocess.run([_TOOLS / tool, option, file.name], capture_output=True, text=True, check=False).stdout
             for tool, option in (("nvdisasm", "-c"), ("cuobjdump", "-res-usage"))
         )
-    tile, cut = _loops_of_tiles(sass)
     return Compiled(
         name,
         target,
         registers=int(registers[1]) if (registers := re.search(r"REG:(\d+)", usage)) and sass else 0,
-        instructions=round(len(tile) / _ELEMENTS.get(name, _USUAL_ELEMENTS), 1),
         widest_bytes=_widest(sass.splitlines()),
-        cut_bytes=max(map(_widest, cut), default=0),
-        barriers=sum("BAR." in line for line in tile),
         local_accesses=len(re.findall(r"\b(?:LDL|STL)\b", sass)),
         flushing=ptx.count(".ftz"),
         fused=len(re.findall(r"\bfma\.", ptx)),
@@ -191,40 +175,21 @@ def _widest(lines: Sequence[str]) -> int:
     return max((next((bits[part] for part in one if part in bits), 32) // 8 for one in accesses), default=0)
 
 
-def _loops_of_tiles(sass: str) -> tuple[list[str], list[list[str]]]:
-    """Return the instructions of the loop over whole tiles, empty where it is unrolled, and of all other loops."""
-    lines: list[str] = []
-    places: dict[str, int] = {}
-    loops: list[list[str]] = []
-    for line in sass.splitlines():
-        if label := re.match(r"\s*(\.L_x_\d+):", line):
-            places[label[1]] = len(lines)
-        elif instruction := re.match(r"\s+/\*[0-9a-f]{4,}\*/\s+(.*?);", line):
-            lines.append(instruction[1])
-            back = re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", instruction[1])
-            if back and back[1] in places and places[back[1]] < len(lines) - 1:
-                loops.append(lines[places[back[1]] :])
-    whole = max(loops, key=lambda loop: (_widest(loop), -len(loop)), default=[])
-    if _widest(whole) < _widest(lines):
-        return [], loops
-    return whole, [loop for loop in loops if loop is not whole]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--targets", nargs="+", default=("sm_80", "sm_90", "sm_100"), choices=TARGETS)
     parser.add_argument("--kernels", nargs="+", default=(), help="default: all")
     parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
-    found = [compiled for target in given.targets for compiled in compiled_for(target, given.kernels)]
-    if given.json:
-        print(json.dumps([{**asdict(compiled), "faults": compiled.faults()} for compiled in found]))
+    options = parser.parse_args()
+    kernels = [compiled for target in options.targets for compiled in compiled_for(target, options.kernels)]
+    if options.json:
+        print(json.dumps([{**asdict(compiled), "faults": compiled.faults()} for compiled in kernels]))
         return
     print(f"Triton {triton.__version__}, from the compiler, not measured.\n")
-    heads = ("kernel", "target", "instructions an element", "widest access [bytes]", "barriers", "registers")
-    cells = ((c.kernel, c.target, c.instructions or "", c.widest_bytes, c.barriers, c.registers) for c in found)
+    heads = ("kernel", "target", "widest access [bytes]", "registers")
+    cells = ((c.kernel, c.target, c.widest_bytes, c.registers) for c in kernels)
     print(Table(heads, [map(str, row) for row in cells]).markdown())
-    faults = [f"{c.kernel} on {c.target} {fault}" for c in found for fault in c.faults()]
+    faults = [f"{c.kernel} on {c.target} {fault}" for c in kernels for fault in c.faults()]
     print("\n" + ("; ".join(faults) or "No spills, no fused or inexact operation, no flushed subnormals."))
     raise SystemExit(bool(faults))
 

@@ -5,28 +5,25 @@
 Each contestant is a process of its own, rank 0 of four, whose messages are answered at once as if all ranks had sent
 the same: what is left is the work of one rank. A contestant takes turns with the two that it is compared with, so that
 a busy machine slows all of them down alike, and each turn gives a ratio. The limit of a ratio is what a step's
-least bytes take in a loop over memory. Hooks of DDP run on two ranks of gloo, in turns with DDP alone, a fused AdamW
-behind each.
+least bytes take in a loop over memory.
 """
 
 import argparse
+import csv
 import ctypes
 import gc
 import multiprocessing
 import os
 import platform
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch._dynamo  # which every optimizer imports when it is made
-import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm.bench import choices
 from binsgdm.comm import AllToAll, Member, Message, Protocol, RankContext
@@ -37,7 +34,6 @@ from binsgdm.optimizers.binsgdm import BinSGDM
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import Scheme
-from binsgdm.parallel.ddp_hook import compress_gradients
 from evidence.studies import page
 from simnet.report.table import Table
 
@@ -68,7 +64,6 @@ class Messages:
 
     def __init__(self) -> None:
         self.taken_s = 0.0
-        self.clock: Callable[[], float] = time.perf_counter
         self._kept = torch.empty(0, dtype=torch.uint8)
 
     def run(self, ranks_per_node: int, protocol: Protocol) -> torch.Tensor:
@@ -76,7 +71,7 @@ class Messages:
         return run_with(protocol, lambda message: self._timed(message, context))
 
     def _timed(self, message: Message, context: RankContext) -> torch.Tensor:
-        start = self.clock()
+        start = time.perf_counter()
         if isinstance(message, AllToAll):
             # Kept from one to the next, as `Transport` keeps it.
             num_bytes = message.sent.numel() * message.sent.element_size()
@@ -86,7 +81,7 @@ class Messages:
             answer = received.copy_(message.sent)
         else:
             answer = fake_received(message, context)
-        self.taken_s += self.clock() - start
+        self.taken_s += time.perf_counter() - start
         return answer
 
 
@@ -101,9 +96,10 @@ class Model:
         # As in DDP, whose gradients are views of its buckets: from the last parameter on.
         self.buckets: list[tuple[torch.Tensor, list[int]]] = []
         for numbers in _cut([4 * parameter.numel() for parameter in self.parameters]):
-            mine = [self.parameters[number] for number in numbers]
-            flat = torch.empty(sum(one.numel() for one in mine))
-            for parameter, view in zip(mine, flat.split([one.numel() for one in mine]), strict=True):
+            of_bucket = [self.parameters[number] for number in numbers]
+            sizes = [parameter.numel() for parameter in of_bucket]
+            flat = torch.empty(sum(sizes))
+            for parameter, view in zip(of_bucket, flat.split(sizes), strict=True):
                 parameter.grad = view.view_as(parameter)
             self.buckets.append((flat, numbers))
         self.refresh()
@@ -173,9 +169,9 @@ def _system(model: Model, name: str) -> Step:
     def step_once() -> None:
         nonlocal step
         step += 1
-        for number, (flat, parameters) in enumerate(model.buckets):
-            context = RankContext(rank=0, world_size=RANKS, ranks_per_node=1, seed=0, step=step, bucket=number)
-            shapes = tuple(tuple(model.parameters[one].shape) for one in parameters)
+        for place, (flat, parameters) in enumerate(model.buckets):
+            context = RankContext(rank=0, world_size=RANKS, ranks_per_node=1, seed=0, step=step, bucket=place)
+            shapes = tuple(tuple(model.parameters[number].shape) for number in parameters)
             bucket = GradientBucket(values=flat.clone(), parameters=tuple(parameters), shapes=shapes)
             with torch.no_grad():
                 flat.copy_(model.messages.run(1, end.mean(bucket, context)))
@@ -262,20 +258,18 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 LARGEST_OF_SYSTEMS = "1 M"  # some take seconds a step at 25 M
-HOOKS = ("byte_grad", "power_sgd", "qsgd", "top_k")
-HOOK_SIZES = {"1 M": SIZES["1 M"], "10 M": Size(320, 6, 8000), "25 M": SIZES["25 M"]}
-HOOK_RANKS = 2
 TURN_S = 0.05  # at least, and at least one step
 TURNS, LONG_TURNS, LONG_S = 7, 3, 1.0  # fewer of steps that take longer
-CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 DATA = "data/cost.csv"
 REGION = "cost"
+HOOK = "hook of "
+"""Begins the names of rows that were measured once, on two ranks of gloo under DDP, and stay as they are."""
 
 
 # One process a contestant.
 
 
-def serve(requests: "Connection", name: str, size: str, clock: Callable[[], float]) -> None:
+def serve(requests: "Connection", name: str, size: str) -> None:
     """Send the bytes a parameter that a contestant takes at its peak; then, for each number of threads, of a turn."""
     made = contestant(name)
     torch.set_num_threads(1)
@@ -296,16 +290,15 @@ def serve(requests: "Connection", name: str, size: str, clock: Callable[[], floa
         model.refresh()
         step()
     requests.send((_kib("VmHWM") - before_kib) * 1024 / model.numel)
-    model.messages.clock = clock
     while threads := requests.recv():
         torch.set_num_threads(threads)
         # The first step is not among the times, unless it is long.
         start, times = time.perf_counter(), list[float]()
         while not times or time.perf_counter() - start < TURN_S:
             model.refresh()
-            begin, messages_s = clock(), model.messages.taken_s
+            begin, messages_s = time.perf_counter(), model.messages.taken_s
             step()
-            times.append(clock() - begin - (model.messages.taken_s - messages_s))
+            times.append(time.perf_counter() - begin - (model.messages.taken_s - messages_s))
         requests.send(statistics.median(times[1:] or times))
 
 
@@ -318,65 +311,14 @@ def _kib(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-class _Given(torch.autograd.Function):
-    """A loss whose backward gives gradients that are there already, so that a step is that of DDP and the optimizer."""
-
-    @staticmethod
-    def forward(ctx: Any, gradients: Sequence[torch.Tensor], *_: torch.Tensor) -> torch.Tensor:
-        ctx.gradients = gradients
-        return torch.zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        return None, *(gradient.clone() for gradient in ctx.gradients)
-
-
-class _Trained(torch.nn.Module):
-    def __init__(self, size: str) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        shapes = HOOK_SIZES[size].shapes()
-        self.weights = torch.nn.ParameterList([torch.randn(shape).mul_(0.02) for shape in shapes])
-        self._gradients = [torch.randn(shape).mul_(0.01) for shape in shapes]
-
-    def forward(self) -> torch.Tensor:
-        return _Given.apply(self._gradients, *self.weights)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def serve_rank(requests: "Connection", rank: int, meeting_point: str, size: str, clock: Callable[[], float]) -> None:
-    """Take steps with a system's hook, or "" for DDP alone, and AdamW: for a name and a number, send median seconds."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=HOOK_RANKS)
-
-    @cache
-    def parts(system: str) -> tuple[DistributedDataParallel, torch.optim.Optimizer]:
-        ddp = DistributedDataParallel(_Trained(size))
-        if system:
-            compress_gradients(ddp, system, ranks_per_node=1, **choices.choice(system, "cost").steady)
-        return ddp, torch.optim.AdamW(ddp.parameters(), fused=True)
-
-    while request := requests.recv():
-        system, count = request
-        ddp, optimizer = parts(system)
-        times: list[float] = []
-        for _ in range(count):
-            start = clock()
-            optimizer.zero_grad()
-            ddp().backward()
-            optimizer.step()
-            times.append(clock() - start)
-        requests.send(statistics.median(times))
-    dist.destroy_process_group()
-
-
 class Process:
     """A process that measures, forked from this one, which has loaded torch and uses no thread."""
 
-    def __init__(self, target: Callable[..., None], *given: object) -> None:
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         forked = multiprocessing.get_context("fork")
         requests, other = forked.Pipe()
         self.send, self.received = requests.send, requests.recv
-        self._process = forked.Process(target=target, args=(other, *given), daemon=True)
+        self._process = forked.Process(target=target, args=(other, *arguments), daemon=True)
         self._process.start()
         other.close()  # so that the end of the process ends what waits for it
 
@@ -413,18 +355,16 @@ class Cost(NamedTuple):
 
 
 class How(NamedTuple):
-    """How to measure: with which numbers of threads, in how many turns, by which of `CLOCKS`."""
+    """How to measure: with which numbers of threads, in how many turns."""
 
     threads: Sequence[int] = (1, 2)
     turns: int = TURNS
-    clock: str = "wall"
 
 
 def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
     """Yield what each contestant costs."""
-    clock = CLOCKS[how.clock]
-    references = {name: Process(serve, name, size, clock) for name in (ADAMW, DDP)}
-    stream = Process(serve, STREAM, size, clock)
+    references = {name: Process(serve, name, size) for name in (ADAMW, DDP)}
+    stream = Process(serve, STREAM, size)
     stream.received()
     least = {}  # what memory takes for AdamW's bytes, over AdamW's time
     for number in how.threads:
@@ -433,17 +373,17 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
     stream.end()
     peaks = {name: process.received() for name, process in references.items()}
     for name in names:
-        process = references.get(name) or Process(serve, name, size, clock)
+        process = references.get(name) or Process(serve, name, size)
         peak_bytes = peaks.get(name) or process.received()
         samples: dict[str, dict[int, list[float]]] = {which: {n: [] for n in how.threads} for which in (ADAMW, DDP, "")}
         for number in how.threads:
             process.turn(number)  # another number of threads than before
             for _ in range(how.turns):
-                own_s = process.turn(number)
-                samples[""][number].append(own_s)
-                for reference, one in references.items():
-                    samples[reference][number].append(own_s if one is process else one.turn(number))
-                if own_s > LONG_S and len(samples[""][number]) >= LONG_TURNS:
+                step_s = process.turn(number)
+                samples[""][number].append(step_s)
+                for reference, other in references.items():
+                    samples[reference][number].append(step_s if other is process else other.turn(number))
+                if step_s > LONG_S and len(samples[""][number]) >= LONG_TURNS:
                     break
         yield Cost(
             name=name,
@@ -455,30 +395,8 @@ def measure(size: str, names: Sequence[str], how: How) -> Iterator[Cost]:
         )
         if name not in references:
             process.end()
-    for one in references.values():
-        one.end()
-
-
-def measure_hooks(size: str, names: Sequence[str], how: How) -> Iterator[tuple[str, list[float], list[float]]]:
-    """Yield of each hook its name, its seconds in each turn, and those of DDP alone."""
-    for name in names:  # ranks of its own: the memory of another system would stand in its way
-        with tempfile.TemporaryDirectory() as folder:
-            given = str(Path(folder) / "meeting"), size, CLOCKS[how.clock]
-            ranks = [Process(serve_rank, rank, *given) for rank in range(HOOK_RANKS)]
-            _turn(ranks, "", 3)
-            _turn(ranks, name, 3)  # compiles, and DDP forms its buckets anew
-            counts = {which: max(1, min(20, int(TURN_S / _turn(ranks, which, 1)))) for which in (name, "")}
-            turns = [[_turn(ranks, which, count) for which, count in counts.items()] for _ in range(how.turns)]
-            yield name, [own_s for own_s, _ in turns], [ddp_s for _, ddp_s in turns]
-            for rank in ranks:
-                rank.end()
-
-
-def _turn(ranks: Sequence[Process], system: str, count: int) -> float:
-    """Return the seconds of a step on the slowest rank."""
-    for rank in ranks:
-        rank.send((system, count))
-    return max(rank.received() for rank in ranks)
+    for reference in references.values():
+        reference.end()
 
 
 def header(threads: Sequence[int]) -> list[str]:
@@ -495,12 +413,6 @@ def row(size: str, cost: Cost) -> list[str]:
     first = next(iter(cost.times_s.values()))
     least, peak = f"{LEAST_BYTES[cost.name]:.1f}", f"{cost.peak_bytes:.1f}"
     return [size, cost.name, f"{statistics.median(first) * 1e3:.3g}", *ratios, "", least, peak]
-
-
-def hook_row(size: str, name: str, own_s: Sequence[float], ddp_s: Sequence[float], threads: Sequence[int]) -> list[str]:
-    empty = [""] * (3 * len(threads))
-    cells = [f"{statistics.median(own_s) * 1e3:.3g}", *empty, _ratio(own_s, ddp_s)]
-    return [size, f"hook of {name} on {HOOK_RANKS} ranks", *cells, "", ""]
 
 
 def _ratio(times: Sequence[float], of: Sequence[float]) -> str:
@@ -521,23 +433,17 @@ def names_of(size: str) -> list[str]:
 
 def about(sizes: Sequence[str], how: How) -> str:
     """Return where and how it was measured, and the models."""
-    clock = "wall clock" if how.clock == "wall" else "CPU time"
     where = f"{platform.machine()}, {os.cpu_count()} cores, torch {torch.__version__}, {time.strftime('%Y-%m-%d')}"
     shapes = {size: SIZES[size].shapes() for size in sizes}
     models = (f"{size}: {numel_of(of):,} parameters in {len(of)} tensors" for size, of in shapes.items())
     turns = f"{how.turns} turns, {LONG_TURNS} where a step takes more than {LONG_S:g} s"
-    return f"{where}; {clock}, {turns}. {'; '.join(models)}."
+    return f"{where}; wall clock, {turns}. {'; '.join(models)}."
 
 
 def rows(sizes: Sequence[str], names: Sequence[str], how: How) -> Iterator[list[str]]:
     for size in sizes:
         for cost in measure(size, [name for name in names_of(size) if not names or name in names], how):
             yield row(size, cost)
-    hooks = [name for name in HOOKS if not names or name in names]
-    for size in HOOK_SIZES:
-        if hooks and (size in sizes or size not in SIZES):
-            for name, own_s, ddp_s in measure_hooks(size, hooks, how):
-                yield hook_row(size, name, own_s, ddp_s, how.threads)
 
 
 def on_page(where: str, table: Table) -> str:
@@ -551,19 +457,21 @@ def main() -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     parser.add_argument("--only", nargs="+", default=[], choices=[*OPTIMIZERS, *SYSTEMS], metavar="NAME")
     parser.add_argument("--turns", type=int, default=TURNS)
-    parser.add_argument("--clock", default="wall", choices=CLOCKS, help="cpu: on a machine that does other work, too")
     parser.add_argument("-o", "--output", type=Path, help="a page; the tables go between its two marks")
-    given = parser.parse_args()
-    how = How(given.threads, given.turns, given.clock)
-    where, found = about(given.sizes, how), []
+    options = parser.parse_args()
+    how = How(options.threads, options.turns)
+    where, measured = about(options.sizes, how), []
     print(where)
-    for cells in rows(given.sizes, given.only, how):
+    for cells in rows(options.sizes, options.only, how):
         print(*cells, sep=" | ", flush=True)
-        found.append(cells)
-    if given.output:
-        table = Table(header(given.threads), found)
-        (given.output.parent / DATA).write_text(table.csv(), encoding="utf-8")
-        page.write(given.output, {REGION: on_page(where, table)})
+        measured.append(cells)
+    if options.output:
+        path = options.output.parent / DATA
+        with path.open(encoding="utf-8", newline="") as file:
+            hooks = [cells for cells in csv.reader(file) if cells[1].startswith(HOOK)]
+        table = Table(header(options.threads), [*measured, *hooks])
+        path.write_text(table.csv(), encoding="utf-8")
+        page.write(options.output, {REGION: on_page(where, table)})
 
 
 if __name__ == "__main__":

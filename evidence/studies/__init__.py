@@ -1,12 +1,9 @@
 """Studies, by what they do; `python -m evidence.studies` runs them and writes what pages say of them."""
 
-TRAININGS = ("margins", "rounding", "systems", "local_steps")
-LAB = {
-    "recorded": "in_lab.recorded",  # steps that no strategy describes; a quarter of an hour
-    "alternatives": "in_lab.alternatives",  # sharding, local steps and 8 bits; a quarter of an hour
-    "uneven": "in_lab.uneven",  # nodes that are not alike; three quarters of an hour, needs iperf3
-    "latency": "latency",  # all-reduces over links with a latency; half an hour
-}
+TRAININGS = ("margins", "systems", "local_steps")
+IN_LAB = ("recorded", "alternatives", "uneven", "latency")
+"""Run once in the lab: steps that no strategy describes; sharding, local steps and 8 bits; nodes that are not alike;
+links with a latency. Results and predictions are kept."""
 OTHERS = ("chaos", "few_samples", "long_run", "memory", "what_to_use", "uneven_questions")
-STUDIES = {name: name for name in TRAININGS} | LAB | {name: name for name in OTHERS}
+STUDIES = {name: name for name in (*TRAININGS, *OTHERS)} | {name: f"in_lab.{name}" for name in IN_LAB}
 """By name, the module."""

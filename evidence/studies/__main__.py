@@ -1,12 +1,11 @@
-"""Search, train, run in the lab, and write what the pages of docs say of it.
+"""Search, train, and write what the pages of docs say of it.
 
 OMP_NUM_THREADS=1 python -m evidence.studies run systems --jobs 2  # what is not done yet; stop and start it at any time
-python -m evidence.studies run margins --only "search: gpt"            # a part of it
-python -m evidence.studies run recorded --folder out               # predict, then run in the lab: root, a quiet machine
-python -m evidence.studies run chaos 17 --keep                         # run 17 again, with its folder
-python -m evidence.studies status                                      # what is done of each training
-python -m evidence.studies page                                        # all tables and figures, from what is done
-python -m evidence.studies tables systems                              # print the tables only
+python -m evidence.studies run margins --only "search: gpt"        # a part of it
+python -m evidence.studies run chaos 17 --keep                     # run 17 again, with its folder
+python -m evidence.studies status                                  # what is done of each training
+python -m evidence.studies page                                    # all tables and figures, from what is done
+python -m evidence.studies tables systems                          # print the tables only
 
 Results are in evidence/results, those of the lab in its lab_*, curves of systems and of local steps in
 scenarios/convergence.
@@ -19,10 +18,9 @@ and the figures, as far as it has any. What was found is what `read()` returns; 
 import argparse
 import sys
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
-from evidence.studies import LAB, OTHERS, STUDIES, TRAININGS, page
+from evidence.studies import IN_LAB, OTHERS, STUDIES, TRAININGS, page
 
 
 def main() -> int:
@@ -35,11 +33,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="of run: trainings at once (default %(default)s)")
     parser.add_argument("--only", metavar="TEXT", default="", help="of run: only what has this text in its title")
     parser.add_argument("--at-most", metavar="N", type=int, help="of run: number of trainings")
-    parser.add_argument("--folder", type=Path, help="of the lab: results (default: evidence/results/lab_STUDY)")
     parser.add_argument("--keep", action="store_true", help="of chaos: leave folders with the output of every rank")
     options = parser.parse_intermixed_args()
-    if options.folder and options.study not in LAB:
-        parser.error(f"--folder: {options.study}: is of {', '.join(LAB)} alone")
+    if options.command == "run" and options.study in IN_LAB:
+        parser.error(f"run: {options.study}: was run once; what was measured is in evidence/results")
     if options.command == "status" and options.study not in (None, *TRAININGS):
         parser.error(f"status: {options.study}: is of {', '.join(TRAININGS)} alone")
     usual = STUDIES if options.command == "page" else TRAININGS
@@ -50,22 +47,19 @@ def _do(options: argparse.Namespace, name: str) -> int:
     study: Any = import_module(f"evidence.studies.{STUDIES[name]}")
     if options.command == "run" and name in OTHERS:
         return study.run(options) or 0
-    found = (options.folder or study.RESULTS) if name in LAB else study.read()
-    if options.command == "run" and name in LAB:
-        found.mkdir(parents=True, exist_ok=True)
-        study.run(found)
-    elif options.command == "run":
-        found.run(options)
+    results = study.RESULTS if name in IN_LAB else study.read()
+    if options.command == "run":
+        results.run(options)
     elif options.command == "status":
-        print(name, *found.status(), sep="\n  ")
+        print(name, *results.status(), sep="\n  ")
     else:
-        regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+        regions, tables = (getattr(study, part, lambda _: {})(results) for part in ("regions", "data"))
         if options.command == "tables":
-            print(*regions.values(), *(one.markdown() for one in tables.values()), sep="\n\n")
+            print(*regions.values(), *(table.markdown() for table in tables.values()), sep="\n\n")
             return 0
         page.write(study.PAGE, regions)
         page.write_data(tables)
-        getattr(study, "draw", lambda _: None)(found)
+        getattr(study, "draw", lambda _: None)(results)
     return 0
 
 

@@ -14,7 +14,6 @@ from torch import multiprocessing, nn
 from torch.nn.parallel import DistributedDataParallel
 
 import binsgdm
-from evidence.studies.played import Form, Played
 from evidence.studies.tasks import TASKS, Task, Trial
 from tests.helpers import stacked
 from tests.helpers.stacked import AveragedGradients, LockStep, Workers, loss
@@ -32,8 +31,8 @@ class Run:
     """One training.
 
     Attributes:
-        system: "binsgdm", "one_bit_adam", "played" with the options of `played.Form`, "local_steps" with those of
-            `stacked.Workers`, or what averages the gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
+        system: "binsgdm", "one_bit_adam", "local_steps" with the options of `stacked.Workers`, or what averages the
+            gradients: a name in `binsgdm.compressors.registry.SYSTEMS`.
         options: of the system; those of BinSGDM are settings of the optimizer or of `attach`, which may stand in the
             trial as well.
         trial: the optimizer and its settings.
@@ -89,7 +88,7 @@ class RankOfGroup:
         self._optimizer.step()
 
 
-Ranks = RankOfGroup | Workers | LockStep | AveragedGradients | Played
+Ranks = RankOfGroup | Workers | LockStep | AveragedGradients
 """All ranks of a run, or the one of this process; `param_groups` hold the lr, as those of an optimizer do."""
 
 
@@ -174,9 +173,6 @@ def ranks_of(run: Run, model: nn.Module) -> Ranks:
         return Workers(model, num_workers=run.ranks, seed=run.seed, trial=run.trial, **run.options)
     layout = {"num_ranks": run.ranks, "ranks_per_node": run.ranks_per_node}
     task, parameters = run.sized_task(), list(model.parameters())
-    if run.system == "played":
-        decay = run.trial.get("weight_decay", 0.0)
-        return Played(parameters, Form(**run.options), **layout, steps=task.steps, seed=run.seed, weight_decay=decay)
     if run.system == "binsgdm":
         return LockStep(parameters, stacked.binsgdm(seed=run.seed, **run.settings), **layout)
     if run.system == "one_bit_adam":
@@ -202,9 +198,9 @@ def evaluate(task: Task, model: nn.Module, split: str) -> dict[str, float | None
     model.eval()
     scores = model(inputs)
     model.train()
-    found = loss(scores, targets).item()
-    has_diverged = not found < DIVERGED * math.log(task.classes)
-    values = {"values": None if has_diverged else found}
+    held_out = loss(scores, targets).item()
+    has_diverged = not held_out < DIVERGED * math.log(task.classes)
+    values = {"values": None if has_diverged else held_out}
     if task.has_accuracy:
         is_right = (scores.argmax(-1) == targets).float().mean().item()
         values["accuracy"] = None if has_diverged else is_right

@@ -45,14 +45,14 @@ def _scenario(way: Way, rate: Bandwidth, folder: Path, calibration: Calibration,
     )
 
 
-def workload(found: Row, optimizer_shards: int) -> Workload:
+def workload(recorded: Row, optimizer_shards: int) -> Workload:
     """Return the model with the recorded compute of a rank; what encodes, decodes and copies counts as backward."""
     seconds = Counter[str]()
-    for operation in (one for stream in found["streams"] for one in stream["operations"]):
+    for operation in (each for stream in recorded["streams"] for each in stream["operations"]):
         if operation["kind"] == "compute":
             part = operation["part"]
             seconds[part if part in ("forward", "optimizer") else "backward"] += operation.get("seconds", 0.0)
-    steps = found["num_steps"]
+    steps = recorded["num_steps"]
     return Workload(
         name="blocks",
         tensors=gradients(),
@@ -63,14 +63,13 @@ def workload(found: Row, optimizer_shards: int) -> Workload:
 
 
 def gradients() -> tuple[Gradient, ...]:
-    """Return the tensors of the model of the script."""
+    """Return the tensors of the model: blocks of two layers between two layers of the root."""
     blocks = [(f"blocks.{block}.{place}", WIDTH, WIDTH) for block in reversed(range(BLOCKS)) for place in "31"]
     return engine.layered([("head", CLASSES, WIDTH), *blocks, ("first", WIDTH, FEATURES)])
 
 
 CAMPAIGN = RecordedCampaign(
     name="alternatives",
-    script=Path(__file__).parent / "alternative_ways.py",
     ways=(
         Way(name="ddp", title="DDP", strategy="all_reduce:algorithm=ring"),
         Way(name="fsdp", title="FSDP2, full shard", strategy=f"fsdp:{SHARDED}", optimizer_shards=WORLD_SIZE),
@@ -88,24 +87,24 @@ CAMPAIGN = RecordedCampaign(
     forms={"predicted_s": "as simulated", "serial_s": SERIAL},
 )
 PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
-run, draw = CAMPAIGN.run, CAMPAIGN.draw
+draw = CAMPAIGN.draw
 
 
 def regions(folder: Path) -> dict[str, str]:
     """Return beside the errors how many pairs of ways are in the right order."""
     pairs, limit = decisions.pairs(CAMPAIGN.points(folder)), intervals.model_errors().measured.speedup
-    apart = [one for one in pairs if one.measured_intervals_are_disjoint]
-    ratios = [one.slower.predicted / one.faster.predicted for one in apart]
-    surely = [one for one, ratio in zip(apart, ratios, strict=True) if max(ratio, 1 / ratio) > limit]
-    wrong = [f"{one.faster.label} before {one.slower.series}" for one in apart if not one.is_right]
+    apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
+    ratios = [pair.slower.predicted / pair.faster.predicted for pair in apart]
+    surely = [pair for pair, ratio in zip(apart, ratios, strict=True) if max(ratio, 1 / ratio) > limit]
+    wrong = [f"{pair.faster.label} before {pair.slower.series}" for pair in apart if not pair.is_right]
+    right, surely_right = (sum(pair.is_right for pair in some) for some in (apart, surely))
     text = (
         f"Of {len(pairs)} pairs at the same bandwidth {len(apart)} differ as measured (95 % intervals do not overlap), "
-        f"and {sum(one.is_right for one in apart)} of these were predicted in the right order; of {len(surely)} whose "
-        f"prediction differs by more than the model's own error (a factor of {limit:g}) "
-        f"{sum(one.is_right for one in surely)}."
+        f"and {right} of these were predicted in the right order; of {len(surely)} whose prediction differs by more "
+        f"than the model's own error (a factor of {limit:g}) {surely_right}."
     )
     text += f" Measured, but not predicted: {'; '.join(wrong)}." if wrong else ""
-    return {name: paragraph(" ".join(told.split()), text) for name, told in CAMPAIGN.regions(folder).items()}
+    return {name: paragraph(" ".join(region.split()), text) for name, region in CAMPAIGN.regions(folder).items()}
 
 
 def data(folder: Path) -> dict[str, Table]:

@@ -1,25 +1,22 @@
-"""Training on nodes that are not alike: percentiles predicted under each fault, and only then run; runs need iperf3."""
+"""Training on nodes that are not alike: percentiles predicted under each fault, and only then run.
 
-import json
+A rank had 0.4 of a core: all four took 1.6 of two cores, so that none was slowed by what another one did.
+"""
+
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
 
-from evidence.lab.campaign import Layout
-from evidence.lab.lab import Lab
-from evidence.lab.plan import NETWORK, LabSpec, address
+import evidence
 from evidence.studies.in_lab import campaign as engine
-from evidence.studies.in_lab.campaign import FREE, LabCampaign, LabPoint, Row, mbit, read, signed, write
-from evidence.studies.page import SIMULATOR, paragraph
+from evidence.studies.in_lab.campaign import FREE, LabPoint, Row, mbit, read, signed
+from evidence.studies.page import FIGURES, SIMULATOR, paragraph
 from simnet.calibration import measurement_file, variation, variation_files
 from simnet.calibration.comparison import mean_error, mean_signed_error
 from simnet.cluster.faults import BackgroundTraffic, SlowLink, SlowRank
@@ -40,11 +37,9 @@ from simnet.workload.workload import Gradient, Workload
 ASKED = {50: ("6 %", "15 %"), 95: ("12 %", "")}
 """Mean and worst error that were asked for, by percentile."""
 NUM_NODES = 4
-MODEL, BATCH, BUCKET_CAP_MB = "mlp_4m", 128, 8.0
+MODEL, BATCH = "mlp_4m", 128
 WIDTH, LAYERS, CLASSES = 1024, 4, 10
 """Of the model, as in `binsgdm.recording.model_zoo`."""
-CORES = 0.4
-"""Part of a core that a rank has. All four take 1.6 of two cores: none can be slowed by what another one does."""
 SLOW_RANK, SLOWDOWN = 2, 1.5
 SLOW_NODE, SLOW_RATE = 1, 0.5
 DEGRADED_NODE, DEGRADED_RATE, DEGRADED_AFTER = 2, 0.4, 0.65
@@ -62,13 +57,6 @@ FAULTS: tuple[FaultName, ...] = get_args(FaultName)
 OWN_STEPS = 50
 """Steps without messages that are timed before each launch of trainings, with each strategy."""
 WARM_UP = 5
-POLL_S = 0.005
-IMPORT_CORES = 1.0
-"""Part of a core of a rank while it imports torch."""
-DATAGRAM, HEADERS = 1400, 42
-"""Bytes of a datagram of the others, and of its headers, which the NIC's limit counts."""
-EQUAL_CORES = (CORES,) * NUM_NODES
-SLOW_CORES = tuple(CORES / SLOWDOWN if rank == SLOW_RANK else CORES for rank in range(NUM_NODES))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,16 +78,9 @@ STRATEGIES = (
     Trained(title="1-bit Adam", argument="one_bit_adam", strategy="one_bit_adam:finite_check=true"),
 )
 TITLES = {one.argument: one.title for one in STRATEGIES}
-CAMPAIGN = LabCampaign(
-    name="uneven",
-    layout=Layout(NUM_NODES, 1),
-    links=tuple(map(Bandwidth.parse, ("100 Mbit/s", "450 Mbit/s"))),
-    link_seconds=3.0,
-    bandwidths=tuple(map(Bandwidth.parse, ("150 Mbit/s", "300 Mbit/s", "600 Mbit/s"))),
-    message_seconds=0.5,
-    cores=CORES,
-)
-PAGE, RESULTS = SIMULATOR, CAMPAIGN.golden
+BANDWIDTHS = tuple(map(Bandwidth.parse, ("150 Mbit/s", "300 Mbit/s", "600 Mbit/s")))
+PAGE, RESULTS = SIMULATOR, evidence.RESULTS / "lab_uneven"
+REGION = "lab uneven"
 
 
 def place(fault: FaultName, mbit_per_s: int) -> str:
@@ -189,116 +170,6 @@ def gradients() -> tuple[Gradient, ...]:
     return engine.layered((str(number), *sides) for number, sides in enumerate(layers))
 
 
-# Run in the lab.
-
-
-def run(folder: Path) -> None:
-    """Calibrate; then for each bandwidth and fault measure own work, predict, and train; goes on where it was."""
-    CAMPAIGN.measure(folder)
-    for rate in CAMPAIGN.bandwidths:
-        for fault in FAULTS:
-            name = f"predicted_{place(fault, mbit(rate))}"
-            if not (folder / f"{name}.json").exists():
-                strategies = ({"strategy": one.argument, "steps": OWN_STEPS} for one in STRATEGIES)
-                own = [_job("own", folder, row, fault, rate) for row in strategies]
-                with Lab(_spec(None)) as lab:
-                    print(f"own work before {fault} at {rate.text()}: {_launch_jobs(lab, own, EQUAL_CORES):.0f} s")
-                write(folder, name, {"written_s": time.time(), "rows": predict(folder, rate, fault)})
-            print(f"{fault} at {rate.text()}: {_train(folder, rate, fault, read(folder, name)['rows']):.0f} s")
-
-
-def _spec(rate: Bandwidth | None, spare_nodes: int = 0) -> LabSpec:
-    return LabSpec(num_nodes=NUM_NODES, bandwidth=rate, cores_per_rank=IMPORT_CORES, spare_nodes=spare_nodes)
-
-
-def _job(kind: Kind, folder: Path, row: Row, fault: FaultName, rate: Bandwidth) -> Row:
-    """Return what ranks do for a row: steps with its strategy, "trained", or without messages, "own"."""
-    return {
-        "strategy": row["strategy"], "output": str(folder / steps_file(kind, row["strategy"], fault, mbit(rate))),
-        "steps": row["steps"], "warm_up": WARM_UP, "without_messages": kind == "own", "model": MODEL, "batch": BATCH,
-        "bucket_cap_mb": BUCKET_CAP_MB, "nic_bytes_per_s": None if kind == "own" else float(rate),
-        "network": f"{NETWORK}, {CORES:g} of a core a rank",
-    }  # fmt: skip
-
-
-def _train(folder: Path, rate: Bandwidth, fault: FaultName, rows: Sequence[Row]) -> float:
-    """Train with every strategy under a fault; return the time of the launches [s]."""
-    jobs = [_job("trained", folder, row, fault, rate) for row in rows]
-    todo = [(job, row) for job, row in zip(jobs, rows, strict=True) if not Path(job["output"]).exists()]
-    cores, elapsed_s = SLOW_CORES if fault == "slow rank" else EQUAL_CORES, 0.0
-    # A NIC that gets slower in mid-run is as it was before the next strategy: each has a launch of its own.
-    launches = [[one] for one in todo] if fault == "degrading NIC" else [todo] if todo else []
-    for launch in launches:
-        with Lab(_spec(rate, spare_nodes=1)) as lab, _put_in(lab, fault, rate, launch[0]):
-            elapsed_s += _launch_jobs(lab, [job for job, _ in launch], cores)
-    return elapsed_s
-
-
-@contextmanager
-def _put_in(lab: Lab, fault: FaultName, rate: Bandwidth, first: tuple[Row, Row]) -> Iterator[None]:
-    with ExitStack() as stack:
-        if fault == "slow NIC":
-            lab.shape(Bandwidth(rate * SLOW_RATE), [SLOW_NODE])
-        elif fault == "degrading NIC":
-            job, row = first
-            begun = Path(job["output"]).with_suffix(".begun")
-
-            def degrade(is_over: Event) -> None:
-                left_s = begun.stat().st_mtime + row["degrades_after_s"] - time.time()
-                if not is_over.wait(max(0.0, left_s)):
-                    lab.shape(Bandwidth(rate * DEGRADED_RATE), [DEGRADED_NODE])
-
-            stack.enter_context(_when_there(begun, degrade))
-        elif fault == "background traffic":
-            # A spare node and a node that trains send each other datagrams, each at a part of its NIC's rate.
-            bits_per_s = round(rate * 8 * BUSY_SHARE * DATAGRAM / (DATAGRAM + HEADERS))
-            sends = ("-u", "-b", str(bits_per_s), "-l", str(DATAGRAM), "--bidir", "-t", "3600")
-            stack.enter_context(lab.running(BUSY_NODE, ("iperf3", "-s")))
-            time.sleep(1)
-            stack.enter_context(lab.running(NUM_NODES, ("iperf3", "-c", address(BUSY_NODE), *sends)))
-            time.sleep(1)
-        yield
-
-
-@contextmanager
-def _when_there(sign: Path, act: Callable[[Event], object]) -> Iterator[None]:
-    """Act as soon as a file is there; what acts gets an event that is set when this is left."""
-    is_over = Event()
-
-    def wait_and_act() -> None:
-        while not sign.exists():
-            if is_over.wait(POLL_S):
-                return
-        act(is_over)
-
-    watcher = Thread(target=wait_and_act)
-    watcher.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        watcher.join()
-
-
-def _launch_jobs(lab: Lab, jobs: Sequence[Row], cores: Sequence[float]) -> float:
-    """Run jobs one after the other; each rank gets its part of a core when it has imported what it needs."""
-    output = Path(jobs[0]["output"])
-    path, joined, limited = (output.with_suffix(suffix) for suffix in (".jobs", ".joined", ".limited"))
-
-    def limit(_: Event) -> None:
-        for rank, part in enumerate(cores):
-            lab.set_cores(rank, part)
-        limited.touch()
-
-    path.write_text(json.dumps(jobs), encoding="utf-8")
-    try:
-        with _when_there(joined, limit):
-            return engine.run_ranks(lab, "uneven", path)
-    finally:
-        for sign in (path, joined, limited, *(Path(job["output"]).with_suffix(".begun") for job in jobs)):
-            sign.unlink(missing_ok=True)
-
-
 # On the page.
 
 
@@ -346,7 +217,7 @@ def regions(folder: Path) -> dict[str, str]:
         f"{len(apart)} whose 95 % intervals do not overlap. Had the faults not been known, the mean error of medians "
         f"would be {percent(mean_error(blind))}."
     )
-    return {CAMPAIGN.region: paragraph(*texts, engine.fit_text(folder))}
+    return {REGION: paragraph(*texts, engine.fit_text(folder))}
 
 
 def data(folder: Path) -> dict[str, Table]:
@@ -384,7 +255,7 @@ def data(folder: Path) -> dict[str, Table]:
 
 def _cost_table(folder: Path) -> Table:
     """Return how much longer a step takes than in the training in which nothing was done, measured and predicted."""
-    rates, rows = list(map(mbit, CAMPAIGN.bandwidths)), []
+    rates, rows = list(map(mbit, BANDWIDTHS)), []
     for fault in FAULTS[1:]:
         # What lasts for the last third of a run is in the 95th percentile, and not in the median.
         percentile = 95 if fault == "degrading NIC" else 50
@@ -402,4 +273,4 @@ def _cost_table(folder: Path) -> Table:
 def draw(folder: Path) -> None:
     """Draw both percentiles, predicted over measured."""
     found = {"median": points(folder, 50), "95th percentile": points(folder, 95)}
-    CAMPAIGN.figure.write_bytes(figures.percentiles(found))
+    (FIGURES / "lab_uneven_predicted.png").write_bytes(figures.percentiles(found))

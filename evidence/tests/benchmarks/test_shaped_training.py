@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from binsgdm.kernels import functional
-from evidence.benchmarks.rounding_simulations import rounded
+from evidence.benchmarks.rounding import rounded
 from tests.helpers.stacked import LockStep, binsgdm
 
 SHAPES = ((33,), (5, 7))

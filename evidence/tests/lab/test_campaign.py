@@ -1,9 +1,7 @@
 """Campaigns: what a file asks for, in which launches, and what is made of them; no lab is needed."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -13,13 +11,8 @@ from evidence.lab.__main__ import command
 from evidence.lab.campaign import Launch
 from evidence.lab.ranks import LaunchResult
 from evidence.lab.run_campaign import IdleProbe
-from simnet.calibration.measurement_file import Setup
-from simnet.validation import decisions, training_steps
-from simnet.validation.training_steps import TrainedPoint
 from tests.helpers.cli import assert_refused
-from tests.helpers.needs import needs
 from tests.helpers.refusals import refused
-from tests.helpers.training_samples import SETUP
 
 TEXT = """
 models = ["mlp_4m", "my.pkg:build"]
@@ -106,17 +99,6 @@ class TestFile:
         assert old in TEXT
         with refused(message):
             campaign.launches(campaign.load(write(tmp_path, TEXT.replace(old, new))))
-
-    def test_links_may_be_measured_at_a_layout_or_a_bandwidth_of_the_points_but_not_at_both(
-        self, tmp_path: Path
-    ) -> None:
-        for old, new in (('"2x1"', '"3x1"'), ('["100 Mbit/s"]', '["50 Mbit/s"]')):
-            campaign.launches(campaign.load(write(tmp_path, TEXT.replace(old, new))))
-
-    @pytest.mark.parametrize("name", ["../../x", "/etc/passwd", "..", "a\\b", "a/../../b"])
-    def test_no_name_becomes_a_file_in_another_folder(self, name: str) -> None:
-        assert Path(f"lab_{campaign.file_stem(name)}.png").name == f"lab_{campaign.file_stem(name)}.png"
-        assert ".." not in campaign.file_stem(name)
 
     @pytest.mark.parametrize(
         ("given", "asked", "alone"),
@@ -218,67 +200,3 @@ class TestRun:
         Path("half").mkdir()
         Path("half/campaign.toml").write_text(TEXT)
         assert_refused(CliRunner().invoke(command, args), message)
-
-
-def point(strategy: str, mbit: float, measured_s: float, predicted_s: float, model: str = "m") -> TrainedPoint:
-    setup: dict[str, Any] = SETUP | {"nic_bytes_per_s": mbit * 1e6 / 8}
-    return TrainedPoint(
-        setup=Setup(**setup), model=model, series=strategy, label=model, measured=measured_s, predicted=predicted_s,
-        without_network_s=predicted_s / 2,
-    )  # fmt: skip
-
-
-class TestVerdict:
-    POINTS = (
-        point("a", 100, 1.0, 1.1), point("b", 100, 4.0, 4.0),
-        point("a", 400, 1.0, 1.3), point("b", 400, 0.98, 1.2),
-        point("a", 1600, 1.0, 0.9), point("b", 1600, 0.25, 1.0),
-        point("a", 100, 1.0, 1.0, "alone"),
-    )  # fmt: skip
-
-    def test_winners_and_what_a_wrong_one_costs(self) -> None:
-        won = decisions.find_winners(self.POINTS)
-        pairs = [(one.fastest.series, one.predicted_fastest.series) for one in won]
-        assert pairs == [("a", "a"), ("b", "b"), ("b", "a")]
-        assert [one.regret for one in won] == pytest.approx([0, 0, 3])
-        assert [one.is_close for one in won] == [True, True, False]
-
-    def test_the_bandwidth_from_which_on_one_is_no_longer_faster(self) -> None:
-        (found,) = decisions.bandwidth_sweeps(self.POINTS, [("a", "b"), ("a", "unknown")])
-        assert [speedup for _, speedup in found.measured] == pytest.approx([4.0, 0.98, 0.25])
-        measured, predicted = map(decisions.crossing_bandwidth, (found.measured, found.predicted))
-        assert measured is not None
-        assert predicted is not None
-        assert measured * 8 / 1e6 == pytest.approx(400, rel=0.05)
-        assert predicted * 8 / 1e6 == pytest.approx(368.9, abs=0.1)
-        for speedups in (((1.0, 2.0), (2.0, 1.5)), ((1.0, 0.5), (2.0, 0.4))):
-            assert decisions.crossing_bandwidth(speedups) is None
-
-
-class TestRanking:
-    def measured(self, strategy: str, measured_s: float, predicted_s: float) -> TrainedPoint:
-        one = point(strategy, 100, measured_s, predicted_s)
-        around = (0.95 * measured_s, 1.05 * measured_s)
-        return replace(one, measured_interval_s=around, interval=(0.8 * predicted_s, 1.2 * predicted_s))
-
-    def test_pairs_that_measurements_tell_apart_are_ranked(self) -> None:
-        points = [self.measured("a", 1.0, 1.3), self.measured("b", 1.05, 1.2), self.measured("c", 2.0, 1.25)]
-        points.append(replace(self.measured("d", 9.0, 5.0), model="other"))
-        found = {(pair.faster.series, pair.slower.series): pair for pair in decisions.pairs(points)}
-        assert {names: pair.measured_intervals_are_disjoint for names, pair in found.items()} == {
-            ("a", "b"): False, ("a", "c"): True, ("b", "c"): True
-        }  # fmt: skip
-        assert {names: pair.is_right for names, pair in found.items()} == {
-            ("a", "b"): False, ("a", "c"): False, ("b", "c"): True
-        }  # fmt: skip
-        assert found["a", "c"].difference == pytest.approx(1.0)
-        assert not any(pair.predicted_intervals_are_disjoint for pair in found.values())
-
-    @pytest.mark.parametrize("count", [6, 8, 9, 25, 100])
-    def test_the_interval_of_a_median_is_that_of_the_measuring_side(self, count: int) -> None:
-        needs("torch")
-        from binsgdm.bench import timing
-
-        values = [float(number * number) for number in range(count)]
-        assert training_steps.median_interval(values) == timing.interval_of_median(values)
-        assert training_steps.median_interval(values[:5]) is None

@@ -16,7 +16,7 @@ from evidence.lab.lab import check_command
 from evidence.lab.owner import Owner
 from evidence.lab.plan import LabSpec
 from evidence.lab.ranks import LaunchResult
-from evidence.lab.signals import defer_signals, raise_on_signal
+from evidence.lab.signals import raise_on_signal
 from simnet.cli.main import main
 from simnet.core.units import Bandwidth, Duration
 from tests.helpers.needs import needs
@@ -47,15 +47,6 @@ class TestPlan:
         others = [command for command in commands if command[:3] != ("ip", "netns", "add")]
         assert all(command[0] in {"ip", "tc"} and command[1] == "-n" and command[2] in names for command in others)
 
-    def test_every_interface_is_made_in_its_namespace_and_plugged_in(self) -> None:
-        lines = [" ".join(command) for command in plan.create_commands(spec(2), "lab")]
-        for node in range(2):
-            assert f"ip -n lab-switch link add port{node} type veth peer name eth0 netns lab-node{node}" in lines
-            assert f"ip -n lab-switch link set port{node} master bridge up" in lines
-            assert f"ip -n lab-node{node} address add 10.77.0.{node + 1}/24 dev eth0" in lines
-            assert f"ip -n lab-node{node} link set eth0 up" in lines
-            assert f"ip -n lab-node{node} link set lo up" in lines
-
     def test_with_a_latency_both_ends_are_taps_and_all_else_is_alike(self) -> None:
         plain, delayed = (plan.create_commands(spec(2, **more), "lab") for more in ({}, {"latency": Duration(5e-3)}))
         added = [" ".join(command) for command in delayed if command not in plain]
@@ -84,17 +75,6 @@ class TestPlan:
         assert slower[1][slower[1].index("burst") + 1] == str(round(1.1 * 37.5e6 * 2e-3 / 2))
         faster = plan.shape_commands(range(1), "lab", Bandwidth(75e6), Bandwidth(37.5e6))
         assert faster == plan.shape_commands(range(1), "lab", Bandwidth(75e6))
-
-    def test_no_bandwidth_means_no_shaper(self) -> None:
-        commands = plan.shape_commands(range(2), "lab", None)
-        assert {command[-1] for command in commands[1::2]} == {"noqueue"}
-        assert {command[-1] for command in commands[::2]} == {"65536"}
-
-    def test_ranks_are_held_to_their_share_of_the_cores(self) -> None:
-        plans = plan.rank_plans(spec(2, ranks_per_node=2), "lab", ["true"], cores=[3, 5])
-        assert [one.command[:3] for one in plans] == [("taskset", "--cpu-list", core) for core in ("3", "5", "3", "5")]
-        assert plan.core_shares(2, range(5)) == [(0, 1), (2, 3)]
-        assert plan.rank_plans(spec(2), "lab", ["true"])[0].command[0] == "setpriv"
 
     @pytest.mark.parametrize(
         ("wrong", "rule"),
@@ -134,12 +114,6 @@ class TestOwner:
         owner = Owner(pid_namespace=4026531836, pid=12, started_ticks=345)
         assert Owner.of_namespace(plan.switch_name(owner.prefix)) == owner
         assert Owner.of_namespace(plan.node_name(owner.prefix, 17)) == owner
-
-    @pytest.mark.parametrize(
-        "name", ["simnet", "simnet-1-2-3", "simnet-1-2-3-node", "simnet-1-2-node0", "a-simnet-1-2-3-node0", "red"]
-    )
-    def test_names_of_others_have_none(self, name: str) -> None:
-        assert Owner.of_namespace(name) is None
 
     def test_only_a_process_that_has_ended_is_gone_and_one_of_another_container_may_not_have(self) -> None:
         needs("Linux")
@@ -194,19 +168,6 @@ class TestSignals:
         finally:
             signal.signal(signal.SIGTERM, before)
         assert came == [signal.SIGTERM]
-
-    def test_ctrl_c_waits_until_the_block_has_ended(self) -> None:
-        done: list[str] = []
-
-        def clean_up() -> None:
-            with defer_signals():
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGINT)
-                done.append("whole")
-
-        with pytest.raises(KeyboardInterrupt):
-            clean_up()
-        assert done == ["whole"]
 
 
 class TestRefusals:

@@ -69,33 +69,11 @@ def test_every_file_is_named_after_its_model_and_is_covered_here() -> None:
     assert {load(name)["name"] for name in names} == names
 
 
-def test_a_file_has_exactly_the_keys_of_format_2(gradients: dict[str, Any]) -> None:
-    assert list(gradients) == [
-        "format",
-        "name",
-        "title",
-        "definition",
-        "versions",
-        "input",
-        "num_elements",
-        "forward_flops_per_sample",
-        "backward_flops_per_sample",
-        "tensors",
-    ]
-    assert gradients["format"] == 2
-
-
 def test_counts_are_those_of_the_published_model(gradients: dict[str, Any]) -> None:
     num_elements, num_tensors = KNOWN_COUNTS[gradients["name"]]
     assert gradients["num_elements"] == num_elements
     assert sum(math.prod(row[1]) for row in gradients["tensors"]) == num_elements
     assert len(gradients["tensors"]) == num_tensors
-
-
-def test_every_tensor_has_one_row_with_its_shape(gradients: dict[str, Any]) -> None:
-    names = [row[0] for row in gradients["tensors"]]
-    assert len(set(names)) == len(names)
-    assert all(isinstance(side, int) and side > 0 for row in gradients["tensors"] for side in row[1])
 
 
 def test_backward_flops_are_shared_out_completely(gradients: dict[str, Any]) -> None:
@@ -110,37 +88,10 @@ def test_forward_flops_are_those_of_the_published_model(gradients: dict[str, Any
     assert gradients["forward_flops_per_sample"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_backward_costs_twice_forward_less_the_gradient_of_the_input(gradients: dict[str, Any]) -> None:
-    # Each product has two gradients, except the stem's, whose input needs none: between 0 and 1.5 % of backward.
-    missing = 2 * gradients["forward_flops_per_sample"] - gradients["backward_flops_per_sample"]
-    assert 0 <= missing <= 0.015 * gradients["backward_flops_per_sample"]
-
-
 def test_the_head_is_ready_first_and_the_stem_last(gradients: dict[str, Any]) -> None:
     first, last = FIRST_AND_LAST[gradients["name"]]
     assert gradients["tensors"][0][0] == first
     assert gradients["tensors"][-1][0] == last
-
-
-@pytest.mark.parametrize(
-    ("name", "pattern"),
-    [
-        ("resnet50", "layer4.2.conv3 layer4.0.conv1 layer3.5.conv3 layer2.0.conv1 layer1.2.conv3 layer1.0.conv1"),
-        ("vgg16", "classifier.6 classifier.3 classifier.0 features.28 features.14 features.2"),
-        ("vit_b_16", "encoder.layers.encoder_layer_11.mlp.0 encoder.layers.encoder_layer_0.mlp.0 conv_proj"),
-        ("bert_base", "bert.encoder.layer.11.output.dense bert.encoder.layer.0.output.dense"),
-        ("gpt2_small", "transformer.h.11.mlp.c_proj transformer.h.0.mlp.c_proj transformer.wpe transformer.wte"),
-    ],
-)
-def test_layers_are_ready_from_the_last_to_the_first(name: str, pattern: str) -> None:
-    position = {row[0]: index for index, row in enumerate(load(name)["tensors"])}
-    found = [position[f"{module}.weight"] for module in pattern.split()]
-    assert found == sorted(found)
-
-
-def test_a_file_has_one_tensor_a_line(gradients: dict[str, Any]) -> None:
-    text = (GRADIENTS_DIR / f"{gradients['name']}.json").read_text(encoding="utf-8")
-    assert text.count("\n    [") == len(gradients["tensors"])
 
 
 def test_regenerating_resnet50_gives_the_shipped_file() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from docs.regions import filled
-from evidence.studies import LAB, STUDIES, TRAININGS
+from evidence.studies import IN_LAB, STUDIES, TRAININGS
 from evidence.studies.page import data_differs
 from tests.helpers.needs import needs
 
@@ -17,10 +17,10 @@ WITHOUT_TORCH = ("latency", "what_to_use", "uneven_questions")
 def test_the_page_says_what_the_files_say(name: str) -> None:
     if name not in WITHOUT_TORCH:
         needs("torch", *(("sklearn",) if name in TRAININGS else ()))
-    study: Any = import_module(f"studies.{STUDIES[name]}")
-    found = study.RESULTS if name in LAB else study.read()
+    study: Any = import_module(f"evidence.studies.{STUDIES[name]}")
+    results = study.RESULTS if name in IN_LAB else study.read()
     text = study.PAGE.read_text(encoding="utf-8")
-    regions, tables = (getattr(study, part, lambda _: {})(found) for part in ("regions", "data"))
+    regions, tables = (getattr(study, part, lambda _: {})(results) for part in ("regions", "data"))
     assert filled(text, regions) == text
     assert data_differs(tables) == []
     assert regions or tables

@@ -12,14 +12,6 @@ def test_the_shipped_shares_are_those_of_the_published_trainings() -> None:
     assert shipped == study.text(), "python -m evidence.studies.roofline --write"
 
 
-def test_every_training_is_of_two_kinds_or_plain() -> None:
-    for row in study.rows():
-        kinds = [kind for kind in study.KINDS if row.is_of(kind)]
-        assert kinds == ["plain"] if row.precision == "fp32" else (len(kinds) == 2 and "either" in kinds)
-        assert 0.1 < row.share < 2, "share of a roofline"
-        assert row.model_utilization < row.share
-
-
 def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications() -> None:
     found = []
     for row in study.rows():

@@ -3,7 +3,7 @@
 import pytest
 
 from evidence.studies import uneven_questions
-from evidence.studies.uneven_questions import BANDWIDTH, NODES, line
+from evidence.studies.uneven_questions import BANDWIDTH, NODES
 from simnet.engine.scenario import load_experiment
 
 PAGE = uneven_questions.PAGE.read_text(encoding="utf-8")
@@ -45,16 +45,3 @@ def test_the_same_is_found_today(name: str, axes: dict[str, list[object]]) -> No
                 assert getattr(getattr(row, system), field) == pytest.approx(
                     getattr(getattr(kept, system), field), rel=0.01
                 )
-
-
-def test_what_the_page_says_in_words_holds() -> None:
-    for rate in uneven_questions.RATES:
-        healthy, *_, slow = line(FOUND, "slow_rank", rate)
-        own, other = (uneven_questions._lost(slow, healthy, system) for system in ("binsgdm", "ddp"))
-        assert own[0] > other[0]
-        assert own[1] > other[1]
-        assert (slow.speedup() > 1.4) == (rate < 100)
-        found = line(FOUND, "neighbour", rate)
-        assert [row.speedup() for row in found] == sorted(row.speedup() for row in found)
-    for nodes in (8, 64):
-        assert all(row.speedup() > 1.15 for rate in (10.0, 25.0) for row in line(FOUND, "jitter", rate, nodes))

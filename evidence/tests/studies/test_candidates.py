@@ -38,13 +38,6 @@ def test_every_topology_of_a_system_is_trained_in_which_the_simulator_tells_from
             assert ((system.name, topology) in NAMES_IN_TOPOLOGY) is not is_alike
 
 
-def test_no_training_speaks_for_another_topology() -> None:
-    names = [*CANDIDATES, *IN_TOPOLOGY]
-    for name, candidate in IN_TOPOLOGY.items():
-        alike = {other for other in names if choices.train_alike(simulated(other), simulated(name))}
-        assert alike == {name}, candidate.title
-
-
 def test_another_topology_runs_with_what_the_search_of_the_own_form_found() -> None:
     study = SystemsStudy()
     titles = [candidate.title for candidate in (CANDIDATES | PLAIN | IN_TOPOLOGY).values()]

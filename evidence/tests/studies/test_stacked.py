@@ -13,7 +13,6 @@ needs("sklearn")
 
 from torch import nn
 
-from binsgdm.compressors.quantizers import QSGD
 from binsgdm.compressors.registry import SYSTEMS, make
 from evidence.studies import run, tasks
 from evidence.studies.candidates import CANDIDATES
@@ -80,22 +79,6 @@ def test_decoding_once_changes_neither_means_nor_residuals(name: str) -> None:
         assert not torch.equal(once[0].residuals[0], once[1].residuals[0])
 
 
-def test_only_rank_0_decodes_what_all_have_sent() -> None:
-    systems = stacked.systems_of("qsgd", {}, NUM_RANKS)
-    decoded = []
-
-    class Counting(QSGD):
-        def decompress(self, *given: Any) -> Any:
-            decoded.append(given)
-            return super().decompress(*given)
-
-    for system in systems:
-        system.compressor = Counting()
-    model = nn.Linear(5, 3)
-    averaging(systems, model).mean(torch.randn(NUM_RANKS, 18))
-    assert len(decoded) == NUM_RANKS
-
-
 def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_equal_after() -> None:
     models = [nn.Linear(6, 5) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
@@ -112,14 +95,6 @@ def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_eq
             torch.testing.assert_close(models[0].weight, models[1].weight)
     for copies in ours.copies:
         assert torch.equal(copies[0], models[0].weight)
-
-
-def test_binsgdm_moves_every_element_by_lr() -> None:
-    model = nn.Linear(6, 5)
-    before = model.weight.detach().clone()
-    make = stacked.binsgdm(lr=0.01, beta=0.9, seed=0)
-    stacked.LockStep(model.parameters(), make, num_ranks=4, ranks_per_node=2).step(torch.randn(NUM_RANKS, 35))
-    torch.testing.assert_close((model.weight - before).abs(), torch.full_like(before, 0.01), rtol=1e-4, atol=1e-6)
 
 
 def run_of(system: str, task: str = "digits", ranks: int = 4, **changes: Any) -> run.Run:
@@ -164,25 +139,3 @@ def test_a_run_that_diverges_is_kept_with_nothing_from_there_on() -> None:
     assert result["values"][-1] is None
     assert result["accuracy"][-1] is None
     assert len(result["values"]) == len(result["accuracy"]) == 4
-
-
-def test_a_loss_of_ten_guesses_is_divergence(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = TASKS["digits"]
-    model = task.network()
-    for factor, diverged in ((9.9, False), (10.1, True), (float("nan"), True)):
-        nats = torch.tensor(factor * 2.302585)
-        monkeypatch.setattr(run, "loss", lambda *_, nats=nats: nats)
-        assert (run.evaluate(task, model, "test")["values"] is None) == diverged
-
-
-def test_the_lr_falls_along_a_cosine_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    step = stacked.AveragedGradients.step
-
-    def noting(stack: Any, gradients: Any) -> None:
-        seen.append(stack.param_groups[0]["lr"])
-        step(stack, gradients)
-
-    monkeypatch.setattr(stacked.AveragedGradients, "step", noting)
-    run.train(run_of("adam", steps=4))
-    assert [lr / 1e-3 for lr in seen] == pytest.approx([1.0, 0.853553, 0.5, 0.146447], rel=1e-4)

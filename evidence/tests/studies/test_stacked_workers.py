@@ -8,7 +8,6 @@ needs("torch", "sklearn")
 
 import torch
 
-from evidence.studies.local_steps import WAYS
 from evidence.studies.run import Run, training_steps
 from tests.helpers.stacked import Workers
 
@@ -26,8 +25,3 @@ def test_workers_are_alike_after_an_exchange_alone(inner_steps: int, alike_after
         if all(torch.equal(mine, theirs) for mine, theirs in zip(first, other, strict=True)):
             found.append(step)
     assert found == alike_after
-
-
-def test_every_way_is_a_run_with_a_search_of_its_own_or_of_another_way() -> None:
-    assert all(way.tuned_as is None or WAYS[way.tuned_as].tuned_as is None for way in WAYS.values())
-    assert {way.fields["options"]["inner_steps"] for way in WAYS.values()} == {1, 4, 10, 30}

@@ -26,7 +26,6 @@ def test_the_status_says_what_is_done_of_each_task(run) -> None:
     names = [line.split(":")[0].strip() for line in run("status").splitlines()]
     assert names == [
         *("margins", "characters_300", "characters_1000", "characters_2000", "digits", "mnist", "gpt"),
-        *("rounding", "characters_1000"),
         *("systems", "characters", "mnist_5k", "digits"),
         *("local_steps", "characters", "mnist_5k", "digits"),
     ]

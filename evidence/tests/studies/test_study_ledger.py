@@ -38,11 +38,6 @@ def test_a_file_is_one_row_a_line_below_its_head(tmp_path: Path) -> None:
     assert json.loads(ledger.path.read_text()) == {"target": 1, "curves": [{"seed": 0}, {"seed": 1}]}
 
 
-def test_only_the_file_is_left_in_the_folder(tmp_path: Path) -> None:
-    Ledger(tmp_path / "folder" / "rows.json").put({"seed": 0}, {})
-    assert [path.name for path in (tmp_path / "folder").iterdir()] == ["rows.json"]
-
-
 def test_none_stands_for_a_value_that_a_row_does_not_name() -> None:
     rows = [{"lr": 1, "draw": False}, {"lr": 1}]
     assert having(rows, {"lr": 1, "draw": None}) == [{"lr": 1}]
