@@ -23,7 +23,17 @@ from simnet.engine.recurrence import OneRank, Price, PricedStep, Steps, TwoStrea
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 from simnet.strategies import Strategy
 from simnet.strategies.base import kernel_costs_of
-from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program, check_program
+from simnet.strategies.program import (
+    NO_SHARE,
+    Communicate,
+    Compute,
+    Kernel,
+    Operation,
+    OperationId,
+    Program,
+    check_program,
+    step_times,
+)
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
 
@@ -55,9 +65,8 @@ class PlanNumbers(NamedTuple):
 
     @property
     def times(self) -> tuple[Number, ...]:
-        """Forward, backward, the backward that exchanges, the optimizer, and one second."""
-        step = self.step
-        return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s, 1.0
+        """Those of which a `StepShare` is."""
+        return step_times(self.step)
 
 
 class LaneNumbers:
@@ -103,77 +112,12 @@ class LaneNumbers:
         return (first,) if are_one else tuple(one.calibration for one in self.lanes)
 
 
-class _Mixed(float):
-    """A time that knows how much of each of `PlanNumbers.times` is in it, through sums and products."""
-
-    parts: tuple[float, ...]
-
-    def __new__(cls, value: float, parts: tuple[float, ...]) -> "_Mixed":
-        """Return a time, and its parts."""
-        found = super().__new__(cls, value)
-        found.parts = parts
-        return found
-
-    def __reduce__(self) -> "tuple[type[_Mixed], tuple[float, tuple[float, ...]]]":
-        """Return what it is made of again: a ranking goes to workers with its plans."""
-        return _Mixed, (float(self), self.parts)
-
-    def __mul__(self, other: float) -> float:
-        """Return so many of it."""
-        if isinstance(other, _HookFactor):
-            return _Mixed(float(self) * float(other), (0.0, 0.0, self.parts[1], 0.0, 0.0))
-        return _Mixed(float(self) * other, tuple(part * other for part in self.parts))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: float) -> float:
-        """Return a part of it."""
-        return _Mixed(float(self) / other, tuple(part / other for part in self.parts))
-
-    def __add__(self, other: float) -> float:
-        """Return it and another time."""
-        return _Mixed(float(self) + float(other), tuple(map(sum, zip(self.parts, _parts(other), strict=True))))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: float) -> float:
-        """Return it without another time."""
-        return self + _Mixed(-float(other), tuple(-part for part in _parts(other)))
-
-
-class _HookFactor(float):
-    """The factor that makes backward the backward that exchanges, which calibrations draw on its own."""
-
-
-def _parts(seconds: float) -> tuple[float, ...]:
-    return seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, float(seconds))
-
-
-def _with_parts(step: training_step.Step) -> training_step.Step:
-    """Return a step whose times know their parts."""
-    forward, backward, optimizer = (tuple(float(place == number) for place in range(5)) for number in (0, 1, 3))
-    return replace(
-        step,
-        forward_s=_Mixed(step.forward_s, forward),
-        backward_s=_Mixed(step.backward_s, backward),
-        optimizer_s=_Mixed(step.optimizer_s, optimizer),
-        hook_slowdown=_HookFactor(step.hook_slowdown),
-    )
-
-
 def is_fixed(strategy: Strategy) -> bool:
     """Tell whether a strategy's program is the same in draws.
 
     It is not where buckets are cut by what exchanges take, nor is foreign code known not to do so.
     """
     return strategy.bucketing != "mg_wfbp" and not is_foreign(type(strategy))
-
-
-class _ComputePart(NamedTuple):
-    """Compute of a program: how much of each of `PlanNumbers.times` it takes."""
-
-    parts: tuple[float, ...]
-    is_update: bool
 
 
 class _HostPauses(NamedTuple):
@@ -210,24 +154,23 @@ class StrategyPlan:
         self.is_fixed = is_fixed(strategy)
         self._costs = kernel_costs_of(program.kernels)
         self._numbers: dict[object, int] = {None: NO_TIME}
-        self._priced: list[Communicate | Kernel | _ComputePart | _HostPauses] = []
+        self._priced: list[Operation | _HostPauses] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
         self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
         self.num_inner = program.inner.number if program.inner else 0
 
     def _step(self, operation: Operation) -> PricedStep:
         key: object
-        part: Communicate | Kernel | _ComputePart | _HostPauses
+        part: Operation | _HostPauses = operation
         if isinstance(operation, Communicate):
-            part, key = operation, (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
+            key = (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
         elif isinstance(operation, Kernel):
-            part, key = operation, (operation.name, operation.num_elements, operation.num_vectors)
+            key = operation.name, operation.num_elements, operation.num_vectors
         elif operation.part == "wait" and self.strategy.waits_for_hosts:
             key = part = _HostPauses(_num_messages(self.program))
         else:
-            seconds = operation.seconds
-            of_times = seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, seconds)
-            key = part = _ComputePart(of_times, operation.part == "optimizer")
+            # A kernel that moves the parameters takes the place of the optimizer's compute, so that it has its price.
+            key = operation.share, operation.seconds, operation.part == "optimizer"
         number = self._numbers.setdefault(key, len(self._priced) + 1)
         if number > len(self._priced):
             self._priced.append(part)
@@ -262,18 +205,19 @@ class StrategyPlan:
         *,
         moved: bool,
     ) -> list[Price]:
-        found: list[Price] = [0.0]
-        for one in self._priced:
-            if isinstance(one, Communicate):
-                found.append(pace.price(topology, one.schedule, one.message_bytes, is_alone=self.are_apart))
-            elif isinstance(one, Kernel):
-                found.append(kernel_s(one))
-            elif isinstance(one, _HostPauses):
-                found.append(one.seconds(pause_s, topology.world_size))
+        prices: list[Price] = [0.0]
+        for part in self._priced:
+            if isinstance(part, Communicate):
+                prices.append(pace.price(topology, part.schedule, part.message_bytes, is_alone=self.are_apart))
+            elif isinstance(part, Kernel):
+                prices.append(kernel_s(part))
+            elif isinstance(part, _HostPauses):
+                prices.append(part.seconds(pause_s, topology.world_size))
+            elif part.part == "optimizer" and moved:
+                prices.append(0.0)
             else:
-                parts = () if one.is_update and moved else one.parts
-                found.append(sum((of_it * time_s for of_it, time_s in zip(parts, times, strict=False) if of_it), 0.0))
-        return found
+                prices.append(part.share.seconds(times) + part.seconds)
+        return prices
 
     def iteration_s(self, at: PlanNumbers) -> float:
         """Return the mean iteration of the period where all ranks are alike [s]."""
@@ -428,7 +372,7 @@ def _timed(step: PricedStep, price: Price) -> TimedOperation:
         return operation
     assert isinstance(price, float | int)
     if isinstance(operation, Compute):
-        return replace(operation, seconds=price)
+        return replace(operation, seconds=price, share=NO_SHARE)
     return Compute(
         part=operation.part, seconds=price, name=operation.name, bucket=operation.bucket, after=operation.after
     )
@@ -448,13 +392,13 @@ def _num_messages(program: Program) -> int:
 
 
 def program_of(strategy: Strategy, step: training_step.Step, topology: Topology) -> Program:
-    """Return the program of a strategy, whose times know what they are made of.
+    """Return the program of a strategy.
 
     Raises:
         SimnetError: it cannot be made, or is none, as another package's may be.
     """
     if not is_foreign(type(strategy)):
-        program = strategy.program(_with_parts(step), topology)
+        program = strategy.program(step, topology)
         if not (strategy.waits_for_hosts and step.host_pause_s and _num_messages(program)):
             return program
         compute, *others = program.streams

@@ -26,7 +26,7 @@ from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import choices
 from simnet.strategies.choices import Choices
-from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, Streams
+from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, StepShare, Streams
 from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, LinearCost
@@ -370,20 +370,20 @@ def data_parallel(  # noqa: PLR0913 - what is exchanged, and what ranks hand out
     exchanged: tuple[OperationId, ...] = ()
     for number in range(step.micro_batches):
         if in_forward and number == 0:
-            _add_gathered_forward(made, step, buckets, handed_out)
+            _add_gathered_forward(made, buckets, handed_out)
         else:
-            made.add(COMPUTE, Compute(part="forward", seconds=step.forward_s, after=exchanged))
+            made.add(COMPUTE, Compute(part="forward", share=StepShare(forward=1.0), after=exchanged))
         if every_micro_batch or number == step.micro_batches - 1:
-            _add_exchanged_backward(made, step, buckets, exchanges, overlap=strategy.overlap)
+            _add_exchanged_backward(made, buckets, exchanges, overlap=strategy.overlap)
             exchanged = made.last(COMMUNICATION)
         else:
-            made.add(COMPUTE, Compute(part="backward", seconds=step.backward_s))
+            made.add(COMPUTE, Compute(part="backward", share=StepShare(backward=1.0)))
     exchanged = made.add(COMMUNICATION, *epilogue)
-    updated = made.add(COMPUTE, Compute(part="optimizer", seconds=step.optimizer_s * share, after=exchanged))
+    updated = made.add(COMPUTE, Compute(part="optimizer", share=StepShare(optimizer=share), after=exchanged))
     if handed_out and not in_forward:  # the iteration ends once all is there
         first, *others = handed_out
         handed = made.add(COMMUNICATION, replace(first, after=updated), *others)
-        made.add(COMPUTE, Compute(part="optimizer", seconds=0.0, after=handed))
+        made.add(COMPUTE, Compute(part="optimizer", after=handed))
     return Program(
         streams=made.made(),
         num_buckets=len(buckets),
@@ -392,26 +392,26 @@ def data_parallel(  # noqa: PLR0913 - what is exchanged, and what ranks hand out
     )
 
 
-def _add_gathered_forward(made: Streams, step: Step, buckets: Sequence[Bucket], gathers: Sequence[Communicate]) -> None:
+def _add_gathered_forward(made: Streams, buckets: Sequence[Bucket], gathers: Sequence[Communicate]) -> None:
     """Add forward, from the last bucket to the first; the next one is gathered while one computes."""
     order = buckets[::-1]
     gathered = made.add(COMMUNICATION, gathers[order[0].index])
     for bucket, following in zip_longest(order, order[1:]):
         begun = made.last(COMPUTE)
-        seconds = step.forward_s * bucket.backward_fraction
-        made.add(COMPUTE, Compute(part="forward", seconds=seconds, bucket=bucket.index, after=gathered))
+        share = StepShare(forward=bucket.backward_fraction)
+        made.add(COMPUTE, Compute(part="forward", share=share, bucket=bucket.index, after=gathered))
         if following is not None:
             gathered = made.add(COMMUNICATION, replace(gathers[following.index], after=begun))
 
 
 def _add_exchanged_backward(
-    made: Streams, step: Step, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
+    made: Streams, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
 ) -> None:
     """Add a backward, and the exchange of each bucket once it is ready, or of all once backward ends."""
-    first, backward_s = len(made.lists[COMPUTE]), step.exchanged_backward_s
+    first = len(made.lists[COMPUTE])
     for bucket in buckets:
-        seconds = backward_s * bucket.backward_fraction
-        made.add(COMPUTE, Compute(part="backward", seconds=seconds, bucket=bucket.index))
+        share = StepShare(exchanged_backward=bucket.backward_fraction)
+        made.add(COMPUTE, Compute(part="backward", share=share, bucket=bucket.index))
     for bucket, found in zip(buckets, exchanges, strict=True):
         ready = (OperationId(COMPUTE, first + bucket.index),) if overlap else made.last(COMPUTE)
         # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.

@@ -33,7 +33,9 @@ from simnet.strategies.program import (
     Operation,
     OperationId,
     Program,
+    StepShare,
     Streams,
+    step_times,
 )
 from simnet.workload import blocks
 from simnet.workload.blocks import BackwardSegment, ModelParts
@@ -302,8 +304,8 @@ class _ShardedStep:
         for number, (reduces, all_reduces) in enumerate(zip(reduced_in, all_reduced_in, strict=True)):
             is_last = number == len(reduced_in) - 1
             self._forward()
-            backward_s = self._step.exchanged_backward_s if is_last else self._step.backward_s
-            self._backward(backward_s, reduces=reduces, all_reduces=all_reduces)
+            backward = StepShare(exchanged_backward=1.0) if is_last else StepShare(backward=1.0)
+            self._backward(backward, reduces=reduces, all_reduces=all_reduces)
         self._blocking = [*self._made.last(SHARDS), *self._made.last(REPLICAS)]
         for operation in between:
             if isinstance(operation, Communicate):
@@ -311,7 +313,7 @@ class _ShardedStep:
                 self._blocking += self._made.add(SHARDS, replace(operation, after=self._made.last(COMPUTE)))
             else:
                 self._work(operation)
-        self._work(Compute(part="optimizer", seconds=self._step.optimizer_s / self._shards.size))
+        self._work(Compute(part="optimizer", share=StepShare(optimizer=1 / self._shards.size)))
         sent = (one for stream in self._made.lists for one in stream if isinstance(one, Communicate))
         reductions = {
             one.schedule.label for one in sent if one.schedule.collective == "all_reduce" and one.schedule.rounds
@@ -336,9 +338,9 @@ class _ShardedStep:
         needed = [] if root is None else [BackwardSegment(root, 0.0)]
         for part, fraction in (*needed, *reversed(self._model.segments)):
             self._make_whole(part, begun, waiting, looks_ahead=ahead > 0)
-            self._compute("forward", fraction * self._step.forward_s)
+            self._compute("forward", StepShare(forward=fraction))
 
-    def _backward(self, backward_s: float, *, reduces: bool, all_reduces: bool) -> None:
+    def _backward(self, backward: StepShare, *, reduces: bool, all_reduces: bool) -> None:
         """Compute backward; the part that comes next is gathered meanwhile, that which is done is reduced."""
         root = self._model.root
         waiting = deque(part for part in range(len(self._model.parts)) if part != root)
@@ -351,7 +353,7 @@ class _ShardedStep:
         left = Counter(segment.part for segment in self._model.segments)
         for part, fraction in self._model.segments:
             self._make_whole(part, self._made.last(COMPUTE), waiting)
-            self._compute("backward", fraction * backward_s)
+            self._compute("backward", backward.scaled(fraction))
             left[part] -= 1
             if reduces and not left[part] and part != root:
                 self._reduce(part, all_reduces=all_reduces)
@@ -411,9 +413,9 @@ class _ShardedStep:
     def _reduced_bytes(self, part: int) -> float:
         return self._padded(part) * width_of(self._strategy.reduce_dtype, self._step)
 
-    def _compute(self, part: IterationPart, seconds: float) -> None:
-        if seconds > 0:
-            self._work(Compute(part=part, seconds=seconds))
+    def _compute(self, part: IterationPart, share: StepShare) -> None:
+        if share.seconds(step_times(self._step)) > 0:
+            self._work(Compute(part=part, share=share))
 
     def _copy(
         self, part: IterationPart, num_bytes: float, bucket: int, after: tuple[OperationId, ...]

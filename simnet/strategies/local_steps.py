@@ -27,7 +27,17 @@ from simnet.strategies.base import (
 from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, COPY, CompressingStrategy
 from simnet.strategies.fsdp import FullShard, sharded_memory
-from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program, Streams
+from simnet.strategies.program import (
+    Communicate,
+    Compute,
+    InnerSteps,
+    Kernel,
+    Operation,
+    OperationId,
+    Program,
+    StepShare,
+    Streams,
+)
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
@@ -144,11 +154,10 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Return a step of a worker: DDP's in its node, or compute alone."""
         if self.workers == "node" and topology.ranks_per_node > 1:
             return Strategy.program(self, step, topology)
-        forward_s, backward_s = step.micro_batches * step.forward_s, step.micro_batches * step.backward_s
         compute = (
-            Compute(part="forward", seconds=forward_s),
-            Compute(part="backward", seconds=backward_s),
-            Compute(part="optimizer", seconds=step.optimizer_s),
+            Compute(part="forward", share=StepShare(forward=step.micro_batches)),
+            Compute(part="backward", share=StepShare(backward=step.micro_batches)),
+            Compute(part="optimizer", share=StepShare(optimizer=1.0)),
         )
         return Program(streams=(compute, ()), num_buckets=1, payload_bytes=step.gradient_bytes, algorithm="none")
 
@@ -375,4 +384,4 @@ def _add_steps(made: Streams, inner: Program, number: int) -> None:
 
 def _wait(made: Streams, stream: int) -> None:
     """Let compute wait for what a stream has sent."""
-    made.add(COMPUTE, Compute(part="optimizer", seconds=0.0, after=made.last(stream)))
+    made.add(COMPUTE, Compute(part="optimizer", after=made.last(stream)))

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Struct
 
 from simnet.cluster.schedule import Schedule
+from simnet.workload.training_step import Step
 
 IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
 Waiting = Literal["wait"]
@@ -24,11 +25,44 @@ class OperationId(NamedTuple):
     position: int
 
 
+class StepShare(NamedTuple):
+    """How much of each time of a training step some work takes; what these times are is left open.
+
+    The backward whose gradients are exchanged has its own place: calibrations draw its hooks apart from backward.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    exchanged_backward: float = 0.0
+    optimizer: float = 0.0
+
+    def scaled(self, factor: float) -> "StepShare":
+        """Return so many times as much."""
+        return StepShare(*(share * factor for share in self))
+
+    def seconds(self, step_times: Sequence[float]) -> float:
+        """Return how long it takes in a step of these times, as `step_times` gives them [s]."""
+        return sum((share * time_s for share, time_s in zip(self, step_times, strict=True) if share), 0.0)
+
+
+def step_times(step: Step) -> tuple[float, ...]:
+    """Return the times of which a `StepShare` is, in the order of its fields [s]."""
+    return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s
+
+
+NO_SHARE = StepShare()
+
+
 class Compute(Struct, frozen=True, kw_only=True):
-    """Work of the GPU that takes `seconds` on an idle GPU, counted as `part` of the iteration, or a wait as long."""
+    """Work of the GPU, counted as `part` of the iteration, or a wait as long.
+
+    It takes `seconds` and its share of the step's own times, on an idle GPU. A share stays what it is where a draw, a
+    batch or a card changes those times.
+    """
 
     part: IterationPart | Waiting
-    seconds: float
+    seconds: float = 0.0
+    share: StepShare = NO_SHARE
     name: str = ""
     bucket: int | None = None
     after: tuple[OperationId, ...] = ()
@@ -172,7 +206,7 @@ def _check_operation(operation: Operation) -> None:
     elif isinstance(operation, Kernel):
         size, what = operation.num_elements, "num_elements"
     else:
-        size, what = operation.seconds, "seconds"
+        size, what = operation.seconds + sum(operation.share), "seconds"
     if not 0 <= size < math.inf:
         raise ValueError(f"{what}: {size}: must be finite and not below 0")
     if isinstance(operation, Kernel) and operation.num_vectors < 1:
