@@ -30,10 +30,9 @@ from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals, memory_fit
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import BatchSettings, Scenario, settings_of, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import AnyStrategy

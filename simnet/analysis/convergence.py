@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from simnet.core import files
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
-from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import RawScenario
 from simnet.strategies import AnyStrategy
 
 VERSION = 2

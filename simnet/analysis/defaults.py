@@ -10,8 +10,7 @@ from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.tune import names_strategy, with_any_strategy
 from simnet.core.errors import SimnetError
 from simnet.engine.axes import Override
-from simnet.engine.batch_settings import settings_of
-from simnet.engine.scenario import Experiment, to_dict
+from simnet.engine.scenario import Experiment, settings_of, to_dict
 
 ORIGIN = "strategy that simnet advise would use"
 BATCH_KEYS = {"workload.batch_per_rank", "run.grad_accumulation", "run.global_batch"}

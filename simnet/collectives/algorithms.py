@@ -1,7 +1,9 @@
 """The all-reduce algorithms by name, and which of them is fastest for a message, as NCCL's tuner chooses; broadcasts.
 
-NCCL itself is one of them where the calibration holds its costs. Without a name it is the default there, the ring
-elsewhere; "auto" takes what NCCL has, and "any" takes everything.
+NCCL itself is one of them where the calibration holds its costs: a ring, or for an all-reduce a double binary tree, in
+one of three protocols. Its schedules are those of the ring and of the tree; as pipelines they load the same links, and
+`nccl_model` times them. Without a name it is the default there, the ring elsewhere; "auto" takes what NCCL has, and
+"any" takes everything.
 
 Another algorithm is one file that returns a `Schedule`, and one `register`.
 """
@@ -10,11 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from simnet.cluster import nccl_model
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.cluster.schedule import Group, Schedule, any_of
+from simnet.cluster.schedule import Group, Protocol, Schedule, any_of
 from simnet.cluster.topology import Topology
-from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, link_loads, nccl, ring, tree
+from simnet.collectives import broadcast, closed_form, direct, link_loads, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.core.errors import SimnetError, did_you_mean
 
@@ -115,7 +119,7 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
         return _fastest_of_all(topology, message_bytes, name == ANY)
     algorithm, world = _KNOWN[name], topology.group("world")
     if algorithm.needs_nccl:
-        return nccl.choose(topology, _nccl_costs(topology), message_bytes)
+        return choose_nccl(topology, _nccl_costs(topology), message_bytes)
     if not algorithm.fits(world):
         others = [f"{one.name!r}" for one in every() if _exists(one, topology)]
         raise SimnetError(
@@ -135,7 +139,7 @@ def choose_on(name: str | None, topology: Topology, message_bytes: float, group:
     costs, is_whole = topology.nccl, group.nodes == 1 or group.members_per_node == topology.ranks_per_node
     name = name or default_name(costs, group.nodes, fitted_with=topology.all_reduce)
     if name in (NCCL, AUTO, ANY) and is_whole and costs is not None and costs.holds_for(group.nodes):
-        return nccl.choose(topology, costs, message_bytes, group)
+        return choose_nccl(topology, costs, message_bytes, group)
     return choose_side_by_side(name, topology, message_bytes, group)
 
 
@@ -164,7 +168,7 @@ def choose_broadcast(
 
     The pipeline is NCCL's where the calibration holds its costs for as many nodes.
     """
-    of_nccl = nccl.choose_broadcast(topology, group, message_bytes, way) if name != "tree" else None
+    of_nccl = _nccl_broadcast(topology, group, message_bytes, way) if name != "tree" else None
     if of_nccl is not None:
         return of_nccl
     pipelines = () if name == "tree" else tuple(broadcast.pipeline(group, chunks, way) for chunks in broadcast.CHUNKS)
@@ -213,7 +217,7 @@ def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool
     if any(one.needs_nccl for one in fitting):
         fitting = [one for one in fitting if one.name not in COARSE]
     found = (
-        (nccl.choose(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
+        (choose_nccl(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
         for one in fitting
     )
     return tuple(schedule for schedules in found for schedule in schedules)
@@ -230,6 +234,102 @@ def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes:
             break
         best_s, best = min((best_s, best), (link_loads.duration_s(topology, schedules[number], message_bytes), number))
     return schedules[best]
+
+
+def choose_nccl(topology: Topology, costs: NcclCosts, message_bytes: float, group: Group | None = None) -> Schedule:
+    """Return the fastest all-reduce of a group, by default all ranks, for a message by the closed form alone."""
+    group = group or topology.group("world")
+    if topology.lanes:
+        return any_of(nccl_variants(group, costs))
+    found = _fastest_in_nccl(topology, costs, nccl_model.known_candidates, group, message_bytes)
+    return nccl_all_reduce(group, found.algorithm, found.protocol)
+
+
+def nccl_variants(group: Group, costs: NcclCosts | None = None) -> tuple[Schedule, ...]:
+    """Return every algorithm in every protocol; trees run only across nodes, through NVSwitches where the costs say."""
+    names: tuple[nccl_model.Algorithm, ...] = ("ring", "tree") if group.nodes > 1 else ("ring",)
+    found = tuple(
+        nccl_all_reduce(group, algorithm, protocol) for algorithm in names for protocol in nccl_model.PROTOCOLS
+    )
+    if costs is None:
+        return found
+    if group.nodes > 1 and nccl_model.has_nvls(costs, group.members_per_node):
+        found = (*found, nccl_all_reduce(group, "nvls_tree", "Simple"))
+    return tuple(one for one in found if one.protocol and costs.allows(one.algorithm, one.protocol))
+
+
+@lru_cache(maxsize=16_384)
+def nccl_all_reduce(group: Group, algorithm: nccl_model.Algorithm, protocol: Protocol) -> Schedule:
+    """Return an all-reduce by an algorithm in a protocol.
+
+    In a tree every rank is the head of a chain through its node for its slice of the message, as NCCL gives each
+    channel another head: a reduce-scatter in the node, and the trees between the nodes' heads.
+    """
+    if algorithm == "ring":
+        return replace(ring.all_reduce(group), protocol=protocol)
+    # As one stream the tree has no rounds that wait for their busiest node: the folded time is the time itself.
+    return replace(tree.all_reduce(group), algorithm=algorithm, protocol=protocol, folded_is_upper_bound=False)
+
+
+def choose_all_gather(topology: Topology, group: Group, message_bytes: float) -> Schedule:
+    """Return the all-gather of a message to which each rank of a group adds 1/n.
+
+    It is NCCL's ring in its fastest protocol where the calibration holds its costs for as many nodes, else a plain one.
+    """
+    return _half_ring(topology, ring.all_gather(group), message_bytes)
+
+
+def choose_reduce_scatter(topology: Topology, group: Group, message_bytes: float) -> Schedule:
+    """Return the reduce-scatter of a message of each rank: the other half of the ring, at the same costs."""
+    return _half_ring(topology, ring.reduce_scatter(group), message_bytes)
+
+
+def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Schedule:
+    costs, group = topology.nccl, half.group
+    if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
+        return half
+    if topology.lanes:
+        return any_of([_in_protocol(half, one) for one in nccl_model.PROTOCOLS if costs.allows("ring", one)])
+    found = _fastest_in_nccl(topology, costs, nccl_model.gather_candidates, group, message_bytes)
+    return _in_protocol(half, found.protocol)
+
+
+def _nccl_broadcast(topology: Topology, group: Group, message_bytes: float, way: broadcast.Way) -> Schedule | None:
+    """Return a broadcast or reduce through the ring in its fastest protocol; None without costs for these nodes."""
+    costs, passed_on = topology.nccl, broadcast.pipeline(group, 1, way)
+    if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
+        return None
+    if topology.lanes:
+        return any_of([_counted_in_full(passed_on, one) for one in nccl_model.PROTOCOLS if costs.allows("ring", one)])
+    found = _fastest_in_nccl(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
+    return _counted_in_full(passed_on, found.protocol)
+
+
+def _fastest_in_nccl(
+    topology: Topology,
+    costs: NcclCosts,
+    candidates: Callable[[NcclCosts, int, int], tuple[nccl_model.Candidate, ...]],
+    group: Group,
+    message_bytes: float,
+) -> nccl_model.Candidate:
+    return nccl_model.fastest(
+        candidates(costs, group.nodes, group.members_per_node),
+        nccl_model.rates(costs, topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s),
+        message_bytes * link_loads.rails_per_node(group),
+        topology.nccl_added_s,
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _counted_in_full(schedule: Schedule, protocol: Protocol) -> Schedule:
+    """Return a pipeline whose chunks are counted over all repetitions, since they are one stream on the links."""
+    rounds = tuple(replace(one, distinct_loads=None) for one in schedule.rounds)
+    return replace(schedule, algorithm="ring", protocol=protocol, rounds=rounds)
+
+
+@lru_cache(maxsize=16_384)
+def _in_protocol(schedule: Schedule, protocol: Protocol) -> Schedule:
+    return replace(schedule, protocol=protocol)
 
 
 def _tree_s(shape: Shape, message_bytes: float) -> float | None:
@@ -257,7 +357,7 @@ register(
     Algorithm(
         name="hierarchical",
         summary="reduce-scatter in the node, a ring between nodes for each slice, all-gather in the node",
-        variants=lambda group: (hierarchical.all_reduce(group),),
+        variants=lambda group: (ring.hierarchical_all_reduce(group),),
         closed_form_s=closed_form.hierarchical_all_reduce_s,
         is_tuned_over=False,
     )
@@ -274,9 +374,9 @@ register(
     Algorithm(
         name="halving_doubling",
         summary="recursive halving and doubling, nearest ranks first",
-        variants=lambda group: (halving_doubling.all_reduce(group),),
+        variants=lambda group: (direct.halving_doubling_all_reduce(group),),
         closed_form_s=closed_form.halving_doubling_all_reduce_s,
-        fits=halving_doubling.fits,
+        fits=direct.halves,
         rule="powers of two",
         is_tuned_over=False,
     )
@@ -285,7 +385,7 @@ register(
     Algorithm(
         name=NCCL,
         summary="NCCL's ring, double binary tree or NVLSTree in LL, LL128 or Simple, the fastest by the fitted costs",
-        variants=nccl.variants,
+        variants=nccl_variants,
         closed_form_s=lambda _shape, _message_bytes: None,  # its closed form is `nccl_model`, which is fitted
         rule="a calibration with a table `nccl`",
         needs_nccl=True,

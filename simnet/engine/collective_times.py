@@ -17,10 +17,9 @@ import numpy as np
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, without_faults
-from simnet.collectives import link_loads, pace, pipelines
+from simnet.collectives import link_loads, pace
+from simnet.collectives.link_loads import TX, rails_per_node
 from simnet.collectives.pace import OverlappedCost
-from simnet.collectives.pipelines import rails_per_node
-from simnet.collectives.representatives import TX
 from simnet.engine import hops
 from simnet.engine.uneven_links import UnevenLinks, links_since
 from simnet.strategies.program import Communicate
@@ -383,7 +382,7 @@ def _of_groups(group: Group, values: "FloatArray", combine: np.ufunc) -> "FloatA
 def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
     """Return the times of a pipeline: all links of a group carry its bytes at the pace of the most loaded one."""
     topology, group = links.topology, schedule.group
-    cost = pipelines.cost(without_faults(topology), schedule, message_bytes)
+    cost = link_loads.pipeline_cost(without_faults(topology), schedule, message_bytes)
     chunk_bytes = message_bytes / schedule.num_chunks
     seconds = np.zeros(topology.world_size)
     sent = _links_by_rank(schedule, topology.nodes_per_leaf)
@@ -393,7 +392,7 @@ def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _
     found = cost.latency_s + _of_groups(group, seconds, np.maximum)
     if any(links.added_s(kind).any() for kind in get_args(LinkKind)):
         found += _added_to_pipelines_s(links, schedule, sent)
-    is_alone = pipelines.rails_per_node(group) == 1
+    is_alone = link_loads.rails_per_node(group) == 1
     alike = bool(np.ptp(found) <= _SAME_TIME * found.max())
     return found, is_alone or alike
 
@@ -406,7 +405,7 @@ def _added_to_pipelines_s(links: UnevenLinks, schedule: Schedule, sent: "tuple[_
         of_places = links.added_s(kind)
         for first, place in set(zip(firsts[ranks].tolist(), places.tolist(), strict=True)):
             added.setdefault(first, {})[LinkId(kind, place)] = float(of_places[place])
-    of_groups = {first: pipelines.added_latency_s(schedule, found.values()) for first, found in added.items()}
+    of_groups = {first: link_loads.added_pipeline_latency_s(schedule, found.values()) for first, found in added.items()}
     return np.array([of_groups.get(first, 0.0) for first in firsts.tolist()])
 
 
@@ -423,7 +422,7 @@ class _LoadedLinks(NamedTuple):
 def _links_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[_LoadedLinks, ...]:
     found: dict[LinkKind, dict[tuple[int, int], float]] = {}
     for rank in range(schedule.group.world_size):
-        for (kind, place), chunks in pipelines.count_chunks(schedule, (rank,), nodes_per_leaf).items():
+        for (kind, place), chunks in link_loads.count_chunks(schedule, (rank,), nodes_per_leaf).items():
             found.setdefault(kind, {})[rank, place] = float(chunks)
     return tuple(_sent(kind, of_kind) for kind, of_kind in found.items())
 

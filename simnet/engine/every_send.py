@@ -12,7 +12,7 @@ import simpy
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.cluster.topology import Topology, around, touched
-from simnet.collectives import link_loads, pipelines
+from simnet.collectives import link_loads
 from simnet.collectives.link_loads import HopLatency
 from simnet.engine.links import Network
 
@@ -268,11 +268,13 @@ class _Call:
 
     def _flow(self, group: int) -> Generator[simpy.Event]:
         schedule = self._schedule
-        cost = pipelines.cost(self.topology, schedule, self._chunk_bytes * schedule.num_chunks)
+        cost = link_loads.pipeline_cost(self.topology, schedule, self._chunk_bytes * schedule.num_chunks)
         ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
-        chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
+        chunks = link_loads.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
         added_s = [around(self.topology, link).added_latency_s((link,), self._env.now) for link in chunks]
-        yield self._env.timeout(self._stretch * (cost.latency_s + pipelines.added_latency_s(schedule, added_s)))
+        yield self._env.timeout(
+            self._stretch * (cost.latency_s + link_loads.added_pipeline_latency_s(schedule, added_s))
+        )
         yield self._network.transfer(
             {
                 link: number * self._chunk_bytes * cost.inflation(link.kind) * self._stretch

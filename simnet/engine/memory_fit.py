@@ -15,9 +15,8 @@ from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import PreparedScenario, is_folded
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import BatchSettings, Scenario, settings_of, with_settings
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, Strategy
 from simnet.workload import gpu_memory, training_step

@@ -9,9 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from simnet.cluster.availability import Availability
-from simnet.engine.batch_settings import BatchSettings, with_settings
-from simnet.engine.scenario import Scenario, encode
+from simnet.cluster.faults.node_failure import Availability
+from simnet.engine.scenario import BatchSettings, Scenario, encode, with_settings
 from simnet.strategies import AnyStrategy
 from simnet.strategies.program import OperationId
 from simnet.workload.gpu_memory import GpuMemory

@@ -16,7 +16,7 @@ import numpy as np
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology, without_faults
 from simnet.collectives import link_loads
-from simnet.collectives.pipelines import rails_per_node
+from simnet.collectives.link_loads import rails_per_node
 from simnet.engine.collective_times import MOST_SENDS, CollectiveTimes, num_sends
 from simnet.engine.uneven_links import links_since
 from simnet.strategies.program import OperationId

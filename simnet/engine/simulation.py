@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
-from simnet.cluster import availability
+from simnet.cluster.faults.node_failure import availability_of
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.cluster.nccl_costs import SAME_NETWORK
@@ -13,10 +13,9 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
 from simnet.engine.result import References, RunResult, StrategyResult, compared_with
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, settings_of
 from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
 from simnet.strategies import Strategy
@@ -151,7 +150,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         total_s=total_s,
         memory=memory_fit.memory_in(prepared, strategy),
         waits=timeline.waits,
-        availability=availability.of_cluster(prepared.scenario.cluster, prepared.scenario.run.seed),
+        availability=availability_of(prepared.scenario.cluster, prepared.scenario.run.seed),
         approximation=timeline.off_s / timeline.iteration_s
         if timeline.off_s > SAME_TIME * timeline.iteration_s
         else 0.0,

@@ -17,7 +17,7 @@ from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, link_loads, nccl
+from simnet.collectives import algorithms, link_loads
 from simnet.core import schema
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean, shown
@@ -442,7 +442,9 @@ def choose_all_reduce(
 
 def all_gather(group: Group, topology: Topology, message_bytes: float) -> Communicate:
     """Return an all-gather of a message to which each rank of a group adds an equal part."""
-    return Communicate(schedule=nccl.choose_all_gather(topology, group, message_bytes), message_bytes=message_bytes)
+    return Communicate(
+        schedule=algorithms.choose_all_gather(topology, group, message_bytes), message_bytes=message_bytes
+    )
 
 
 def padded_sign_bytes(num_elements: float, world_size: int) -> int:

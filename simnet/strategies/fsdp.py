@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, nccl
+from simnet.collectives import algorithms
 from simnet.core.bounded_types import Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
@@ -378,7 +378,7 @@ class _ShardedStep:
         if group.size == 1:
             return
         message_bytes = self._padded(part) * width_of(self._strategy.gather_dtype, self._step)
-        schedule = nccl.choose_all_gather(self._topology, group, message_bytes)
+        schedule = algorithms.choose_all_gather(self._topology, group, message_bytes)
         self._gathered[part] = self._send(SHARDS, schedule, message_bytes, part, after)
 
     def _copy_out(self, part: int) -> tuple[OperationId, ...]:
@@ -405,7 +405,7 @@ class _ShardedStep:
     def _reduce_scatter(self, num_bytes: float) -> Schedule:
         if self._strategy.reduce_scatter_as == "all_reduce":
             return algorithms.choose_on(self._strategy.algorithm, self._topology, num_bytes, self._shards)
-        return nccl.choose_reduce_scatter(self._topology, self._shards, num_bytes)
+        return algorithms.choose_reduce_scatter(self._topology, self._shards, num_bytes)
 
     def _padded(self, part: int) -> float:
         return self._model.parts[part].padded_elements(self._shards.size)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, direct, nccl, ring
+from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.broadcast import Form, Way
 from simnet.core import files
 from simnet.core.errors import SimnetError
@@ -161,7 +161,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return ring.hop(group)
         if kind == "all_to_all":
             return direct.all_to_all(group)
-        choose = nccl.choose_all_gather if kind == "all_gather" else nccl.choose_reduce_scatter
+        choose = algorithms.choose_all_gather if kind == "all_gather" else algorithms.choose_reduce_scatter
         return choose(topology, group, message_bytes)
 
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, nccl
+from simnet.collectives import algorithms
 from simnet.collectives.broadcast import Form
 from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
@@ -93,7 +93,7 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.reduce_scatter_as == "all_reduce":
             schedule = algorithms.choose(None, topology, message_bytes)
         else:
-            schedule = nccl.choose_reduce_scatter(topology, world, message_bytes)
+            schedule = algorithms.choose_reduce_scatter(topology, world, message_bytes)
         operations: tuple[Operation, ...] = (Communicate(schedule=schedule, message_bytes=message_bytes),)
         if width != step.bytes_per_element:
             down = Kernel(name=CAST.name, part="encode", num_elements=bucket.num_elements)
