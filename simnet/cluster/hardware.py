@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr, replace
 
 from simnet.cluster import network_costs
 from simnet.cluster.kernel_times import HostCost, KernelTime
@@ -259,7 +260,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     faults: tuple[AnyFault, ...] = ()
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if self.world_size > MAX_RANKS:
             raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
         for key, faults in (("slow_nodes", self.slow_nodes), ("faults", self.faults)):
@@ -416,7 +417,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         check_intervals(self.intervals)
         if self.host_pause_s > 1:
             raise ValueError(f"host_pause: {self.host_pause_s.text()!r}: must be at most 1 s; a slow rank is a fault")
@@ -441,8 +442,8 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         libraries = {name: one.at_nodes(num_nodes) for name, one in self.libraries.items()}
         found = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
         if self.by_nodes:
-            found = structs.replace(found, intervals=found.intervals | self._wider(found, num_nodes))
-        return structs.replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
+            found = replace(found, intervals=found.intervals | self._wider(found, num_nodes))
+        return replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
 
     def _wider(self, found: "Calibration", num_nodes: int) -> Intervals:
         """Return the intervals of costs that no point holds, but that were measured on the nodes of the points."""
@@ -491,4 +492,4 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             intervals.pop(known.key, None)
             if cost.interval is not None:
                 intervals[known.key] = cost.interval
-        return structs.replace(self, **found, inter_node=structs.replace(self.inter_node, **link), intervals=intervals)
+        return replace(self, **found, inter_node=replace(self.inter_node, **link), intervals=intervals)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
 from simnet.cluster.faults.node_failure import Availability
 from simnet.engine.scenario import BatchSettings, Scenario, encode, with_settings
@@ -329,7 +330,7 @@ class References(Struct, frozen=True, kw_only=True, gc=False):
     def scenario_of(self, scenario: Scenario) -> Scenario:
         """Return a scenario with the strategy that it is compared with as its own, the batch cut for it."""
         there = with_settings(scenario, self.settings)
-        return msgspec.structs.replace(there, strategy=self.strategy, baseline=None)
+        return replace(there, strategy=self.strategy, baseline=None)
 
 
 def compared_with(scenario: Scenario, references: References | None) -> Scenario | None:
@@ -338,7 +339,7 @@ def compared_with(scenario: Scenario, references: References | None) -> Scenario
         return references.scenario_of(scenario)
     if scenario.baseline is None:
         return None
-    return msgspec.structs.replace(scenario, strategy=scenario.baseline, baseline=None)
+    return replace(scenario, strategy=scenario.baseline, baseline=None)
 
 
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
@@ -416,8 +417,8 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
 
     def without_spans(self) -> "RunResult":
         """Return the result without spans, as journals and results.json hold it."""
-        baseline = self.baseline and msgspec.structs.replace(self.baseline, spans=())
-        return msgspec.structs.replace(self, result=msgspec.structs.replace(self.result, spans=()), baseline=baseline)
+        baseline = self.baseline and replace(self.baseline, spans=())
+        return replace(self, result=replace(self.result, spans=()), baseline=baseline)
 
 
 class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
@@ -484,7 +485,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
 
 def point_result(values: dict[str, object], result: RunResult) -> PointResult:
     """Return a result with the values of the axes that led to it."""
-    return PointResult(set=values, **msgspec.structs.asdict(result))
+    return PointResult(set=values, **asdict(result))
 
 
 def to_json(result: RunResult | SweepResult, indent: int | None = None) -> bytes:

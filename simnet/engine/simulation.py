@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
+from msgspec.structs import replace
 
 from simnet.cluster.faults.node_failure import availability_of
 from simnet.cluster.faults.windows import TimedFault
@@ -45,12 +45,12 @@ def simulate(
     if not scenario.run.draws:
         return whole
     found = intervals.intervals(whole, with_model_error=with_model_error)
-    return msgspec.structs.replace(whole, intervals=found)
+    return replace(whole, intervals=found)
 
 
 def with_influences(result: RunResult) -> RunResult:
     """Return a result with the values that it hangs on most; each takes two simulations."""
-    return msgspec.structs.replace(result, hangs_on=intervals.influences(result))
+    return replace(result, hangs_on=intervals.influences(result))
 
 
 def _simulate_once(
