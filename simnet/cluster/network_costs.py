@@ -145,11 +145,11 @@ class LibraryCosts(NetworkCosts, frozen=True, kw_only=True, forbid_unknown_field
         return replace(self, **values, intervals=intervals, by_nodes=())
 
 
-def own_costs(given: NetworkCosts) -> Iterator[Cost]:
+def own_costs(costs: NetworkCosts) -> Iterator[Cost]:
     """Yield the costs that are given."""
     for key, known in KEYS.items():
-        if getattr(given, known.name) is not None:
-            yield Cost(key, getattr(given, known.name), given.intervals.get(key))
+        if getattr(costs, known.name) is not None:
+            yield Cost(key, getattr(costs, known.name), costs.intervals.get(key))
 
 
 def costs_at(points: Sequence[NodesPoint], num_nodes: int) -> Iterator[Cost]:

@@ -121,7 +121,7 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     if algorithm.needs_nccl:
         return choose_nccl(topology, _nccl_costs(topology), message_bytes)
     if not algorithm.fits(world):
-        others = [f"{one.name!r}" for one in every() if _exists(one, topology)]
+        others = [f"{other.name!r}" for other in every() if _exists(other, topology)]
         raise SimnetError(
             f"strategy.algorithm: {name!r}: needs {algorithm.rule}, not {topology.num_nodes} nodes of "
             f"{topology.ranks_per_node} ranks; choose {', '.join(others)} or 'auto'"
@@ -151,10 +151,10 @@ def choose_side_by_side(name: str | None, topology: Topology, message_bytes: flo
     """
     algorithm = _KNOWN.get(name or PLAIN)
     if algorithm is None or algorithm.needs_nccl or not algorithm.fits(group):
-        found = tuple(schedule for one in COARSE for schedule in _variants(_KNOWN[one], group))
+        schedules = tuple(schedule for coarse in COARSE for schedule in _variants(_KNOWN[coarse], group))
     else:
-        found = _variants(algorithm, group)
-    return _fastest(found, topology, message_bytes)
+        schedules = _variants(algorithm, group)
+    return _fastest(schedules, topology, message_bytes)
 
 
 def choose_broadcast(
@@ -197,13 +197,13 @@ def _exists(algorithm: Algorithm, topology: Topology) -> bool:
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
     """Return the schedules of an algorithm, which may be foreign code."""
     try:
-        found = tuple(algorithm.variants(group))
-        is_right = all(one.collective == "all_reduce" and one.group == group for one in found)
+        schedules = tuple(algorithm.variants(group))
+        is_right = all(schedule.collective == "all_reduce" and schedule.group == group for schedule in schedules)
     except Exception as error:
         raise SimnetError(f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; fix it") from error
-    if not found or not is_right:
+    if not schedules or not is_right:
         raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the given group")
-    return found
+    return schedules
 
 
 @lru_cache(maxsize=65_536)
@@ -213,21 +213,27 @@ def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: 
 
 def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> tuple[Schedule, ...]:
     world = topology.group("world")
-    fitting = [one for one in every() if (one.is_tuned_over or also_beyond_nccl) and _exists(one, topology)]
-    if any(one.needs_nccl for one in fitting):
-        fitting = [one for one in fitting if one.name not in COARSE]
-    found = (
-        (choose_nccl(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
-        for one in fitting
+    fitting = [
+        algorithm
+        for algorithm in every()
+        if (algorithm.is_tuned_over or also_beyond_nccl) and _exists(algorithm, topology)
+    ]
+    if any(algorithm.needs_nccl for algorithm in fitting):
+        fitting = [algorithm for algorithm in fitting if algorithm.name not in COARSE]
+    variants = (
+        (choose_nccl(topology, _nccl_costs(topology), message_bytes),)
+        if algorithm.needs_nccl
+        else _variants(algorithm, world)
+        for algorithm in fitting
     )
-    return tuple(schedule for schedules in found for schedule in schedules)
+    return tuple(schedule for schedules in variants for schedule in schedules)
 
 
 def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes: float) -> Schedule:
     """Return the fastest, the first of equals; one whose latencies alone take longer is not counted at all."""
     if len(schedules) == 1 or topology.lanes:
         return any_of(schedules)
-    least = sorted((link_loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
+    least = sorted((link_loads.lower_bound_s(topology, schedule), number) for number, schedule in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
     for least_s, number in least:
         if least_s > best_s:
@@ -241,21 +247,23 @@ def choose_nccl(topology: Topology, costs: NcclCosts, message_bytes: float, grou
     group = group or topology.group("world")
     if topology.lanes:
         return any_of(nccl_variants(group, costs))
-    found = _fastest_in_nccl(topology, costs, nccl_model.known_candidates, group, message_bytes)
-    return nccl_all_reduce(group, found.algorithm, found.protocol)
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.known_candidates, group, message_bytes)
+    return nccl_all_reduce(group, fastest.algorithm, fastest.protocol)
 
 
 def nccl_variants(group: Group, costs: NcclCosts | None = None) -> tuple[Schedule, ...]:
     """Return every algorithm in every protocol; trees run only across nodes, through NVSwitches where the costs say."""
     names: tuple[nccl_model.Algorithm, ...] = ("ring", "tree") if group.nodes > 1 else ("ring",)
-    found = tuple(
+    schedules = tuple(
         nccl_all_reduce(group, algorithm, protocol) for algorithm in names for protocol in nccl_model.PROTOCOLS
     )
     if costs is None:
-        return found
+        return schedules
     if group.nodes > 1 and nccl_model.has_nvls(costs, group.members_per_node):
-        found = (*found, nccl_all_reduce(group, "nvls_tree", "Simple"))
-    return tuple(one for one in found if one.protocol and costs.allows(one.algorithm, one.protocol))
+        schedules = (*schedules, nccl_all_reduce(group, "nvls_tree", "Simple"))
+    return tuple(
+        schedule for schedule in schedules if schedule.protocol and costs.allows(schedule.algorithm, schedule.protocol)
+    )
 
 
 @lru_cache(maxsize=16_384)
@@ -289,9 +297,11 @@ def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Sche
     if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
         return half
     if topology.lanes:
-        return any_of([_in_protocol(half, one) for one in nccl_model.PROTOCOLS if costs.allows("ring", one)])
-    found = _fastest_in_nccl(topology, costs, nccl_model.gather_candidates, group, message_bytes)
-    return _in_protocol(half, found.protocol)
+        return any_of(
+            [_in_protocol(half, protocol) for protocol in nccl_model.PROTOCOLS if costs.allows("ring", protocol)]
+        )
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.gather_candidates, group, message_bytes)
+    return _in_protocol(half, fastest.protocol)
 
 
 def _nccl_broadcast(topology: Topology, group: Group, message_bytes: float, way: broadcast.Way) -> Schedule | None:
@@ -300,9 +310,15 @@ def _nccl_broadcast(topology: Topology, group: Group, message_bytes: float, way:
     if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
         return None
     if topology.lanes:
-        return any_of([_counted_in_full(passed_on, one) for one in nccl_model.PROTOCOLS if costs.allows("ring", one)])
-    found = _fastest_in_nccl(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
-    return _counted_in_full(passed_on, found.protocol)
+        return any_of(
+            [
+                _counted_in_full(passed_on, protocol)
+                for protocol in nccl_model.PROTOCOLS
+                if costs.allows("ring", protocol)
+            ]
+        )
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
+    return _counted_in_full(passed_on, fastest.protocol)
 
 
 def _fastest_in_nccl(
@@ -323,7 +339,7 @@ def _fastest_in_nccl(
 @lru_cache(maxsize=16_384)
 def _counted_in_full(schedule: Schedule, protocol: Protocol) -> Schedule:
     """Return a pipeline whose chunks are counted over all repetitions, since they are one stream on the links."""
-    rounds = tuple(replace(one, distinct_loads=None) for one in schedule.rounds)
+    rounds = tuple(replace(round_, distinct_loads=None) for round_ in schedule.rounds)
     return replace(schedule, algorithm="ring", protocol=protocol, rounds=rounds)
 
 

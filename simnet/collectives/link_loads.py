@@ -74,7 +74,7 @@ def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Num
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
     if schedule.alternatives:
-        return least(*(seconds(topology, one, message_bytes) for one in schedule.alternatives))
+        return least(*(seconds(topology, alternative, message_bytes) for alternative in schedule.alternatives))
     wire_s: Number = 0.0
     for phase in phases(topology, schedule, message_bytes):
         wire_s = wire_s + largest(*[load.duration_s(topology) for load in phase])
@@ -135,7 +135,7 @@ def _hop_latency(topology: Topology, round_: Round, entry: "tuple[_Tally, ...]",
     """
     levels = topology.intra_node, topology.inter_node
     alphas, wires = ([of(level, round_) for level in levels] for of in (topology.alpha_s, topology.wire_alpha_s))
-    if not entry or all(smallest(-one) >= 0 for one in wires):
+    if not entry or all(smallest(-wire_s) >= 0 for wire_s in wires):
         return HopLatency(0.0, *alphas)
     bytes_s: list[Number] = [0.0, 0.0]
     for tally in entry:
@@ -144,8 +144,8 @@ def _hop_latency(topology: Topology, round_: Round, entry: "tuple[_Tally, ...]",
         bytes_s[tally.inter_node] = taken_s / tally.rounds
     rest = [alpha_s - wire_s for alpha_s, wire_s in zip(alphas, wires, strict=True)]
     used = {tally.inter_node for tally in entry}
-    first_s = largest(*(alphas[one] + bytes_s[one] for one in used))
-    later_s = largest(*(rest[one] + largest(wires[one], bytes_s[one]) for one in used))
+    first_s = largest(*(alphas[level] + bytes_s[level] for level in used))
+    later_s = largest(*(rest[level] + largest(wires[level], bytes_s[level]) for level in used))
     waits = [largest(wire_s - sent_s, 0.0) for wire_s, sent_s in zip(wires, bytes_s, strict=True)]
     return HopLatency(first_s - later_s, rest[0] + waits[0], rest[1] + waits[1])
 
@@ -201,10 +201,10 @@ def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
         # Where every repetition is alike for the rank, one of them counts for all.
         alike = round_.repeat if round_.same_pairs else 1
         posted = [round_.sends(rank, index) for index in range(0, round_.repeat, alike)]
-        busy = alike * sum(bool(mine) for mine in posted)
+        busy = alike * sum(bool(sends_of_rank) for sends_of_rank in posted)
         rounds += min(busy, 1) if round_.at_once else busy
         sends += alike * sum(map(len, posted))
-        chunks += alike * sum(send.width for mine in posted for send in mine)
+        chunks += alike * sum(send.width for sends_of_rank in posted for send in sends_of_rank)
     return rounds, sends, chunks
 
 
@@ -238,7 +238,9 @@ def _chunks_out_of_busiest(schedule: Schedule) -> int:
     """Return the chunks that leave the busiest node: not one node is the busiest of every round of a chain or tree."""
     per_node, sent = schedule.group.ranks_per_node, Counter[int]()
     for rank in _representatives(schedule, schedule.group.num_nodes):
-        posted = (send for one in schedule.rounds for index in range(one.repeat) for send in one.sends(rank, index))
+        posted = (
+            send for round_ in schedule.rounds for index in range(round_.repeat) for send in round_.sends(rank, index)
+        )
         sent[rank // per_node] += sum(send.width for send in posted if send.dst // per_node != rank // per_node)
     return max(sent.values(), default=0)
 
@@ -374,7 +376,7 @@ def _phase(topology: Topology, round_: Round, entry: tuple[_Tally, ...], chunk_b
 def _level_load(  # noqa: PLR0913, PLR0917 - a round on one level
     topology: Topology, round_: Round, tally: _Tally, entry: tuple[_Tally, ...], chunk_bytes: float, hops: HopLatency
 ) -> LevelLoad:
-    posting_s = topology.posting_s(max(one.posts for one in entry), at_once=tally.at_once)
+    posting_s = topology.posting_s(max(other.posts for other in entry), at_once=tally.at_once)
     return LevelLoad(
         posting_s + hops.fill_s + tally.rounds * (hops.inter_node if tally.inter_node else hops.intra_node),
         _inflated(topology, round_, tally, chunk_bytes),
@@ -423,7 +425,7 @@ def pipeline_cost(topology: Topology, schedule: Schedule, message_bytes: float) 
             f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
         )
     assert schedule.protocol
-    found = nccl_model.candidate(
+    candidate = nccl_model.candidate(
         costs, schedule.collective, schedule.algorithm, schedule.protocol, group.nodes, group.members_per_node
     )
     most = dict(_most_chunks(schedule, topology.nodes_per_leaf))
@@ -437,12 +439,12 @@ def pipeline_cost(topology: Topology, schedule: Schedule, message_bytes: float) 
         return slower * carried * schedule.num_chunks / most[kind] / efficiency if kind in most else 1.0
 
     # Of a message of no bytes all hops count, as its factor does.
-    latency_s = nccl_model.latency_s(found, at, message_bytes * rails, topology.nccl_added_s)
+    latency_s = nccl_model.latency_s(candidate, at, message_bytes * rails, topology.nccl_added_s)
     return PipelineCost(
         slower * latency_s,
-        factor(found.intra_bytes, "port_tx", at.in_node(found.limit) / nominal[0]),
+        factor(candidate.intra_bytes, "port_tx", at.in_node(candidate.limit) / nominal[0]),
         # The closed form knows one group; the NICs of a node carry what all of its rails send.
-        factor(found.inter_bytes * rails, "nic_tx", at.inter_node / nominal[1]),
+        factor(candidate.inter_bytes * rails, "nic_tx", at.inter_node / nominal[1]),
     )
 
 
@@ -482,14 +484,14 @@ def rails_per_node(group: Group) -> int:
 def count_chunks(schedule: Schedule, ranks: Iterable[int], nodes_per_leaf: int) -> Counter[LinkId]:
     """Return the chunks on each link in all rounds together, as these ranks send them."""
     per_node = schedule.group.ranks_per_node
-    found: Counter[LinkId] = Counter()
+    chunks: Counter[LinkId] = Counter()
     for rank in ranks:
         for round_ in schedule.rounds:
             for index, times in round_.distinct_loads or tuple((index, 1) for index in range(round_.repeat)):
                 for send in round_.sends(rank, index):
                     for link in path(rank, send.dst, per_node, nodes_per_leaf):
-                        found[link] += send.width * times
-    return found
+                        chunks[link] += send.width * times
+    return chunks
 
 
 @lru_cache(maxsize=16_384)

@@ -151,11 +151,11 @@ class CollectivesUnderWay:
 
     def next_s(self) -> dict[int, float]:
         """Return when something next happens in each stream that has a collective [s]."""
-        found = {}
+        next_s = {}
         for stream, run in self._runs.items():
-            ahead = [one.ends_s if one.begins_s <= self._now else one.begins_s for one in run.flows]
-            found[stream] = min((then for then in ahead if then > self._now), default=self._now)
-        return found
+            ahead = [flow.ends_s if flow.begins_s <= self._now else flow.begins_s for flow in run.flows]
+            next_s[stream] = min((then for then in ahead if then > self._now), default=self._now)
+        return next_s
 
     def begin(self, stream: int, cost: OverlappedCost, now: float) -> None:
         """Begin a collective in a stream."""
@@ -180,7 +180,7 @@ class CollectivesUnderWay:
 
     def _goes_on(self, run: _Run, now: float) -> bool:
         """Take a collective to the phase that is under way; tell whether there is any."""
-        while all(one.ends_s <= now * (1 + _ROUNDING) for one in run.flows):
+        while all(flow.ends_s <= now * (1 + _ROUNDING) for flow in run.flows):
             phase = next(run.phases, None)
             if phase is None:
                 if run.until_s <= now * (1 + _ROUNDING):
@@ -191,43 +191,43 @@ class CollectivesUnderWay:
 
     def _pass_until(self, now: float) -> None:
         for run in self._runs.values():
-            for one in run.flows:
-                one.left = max(one.left - one.rate * (now - self._now), 0.0)
+            for flow in run.flows:
+                flow.left = max(flow.left - flow.rate * (now - self._now), 0.0)
         self._now = now
 
     def _set_rates(self) -> None:
         """Give every flow its rate, and the time of its end; one that ends at once leaves its part to the others."""
         while True:
             active = [
-                (one, run.cost.rates)
+                (flow, run.cost.rates)
                 for run in self._runs.values()
-                for one in run.flows
-                if one.begins_s <= self._now < one.ends_s
+                for flow in run.flows
+                if flow.begins_s <= self._now < flow.ends_s
             ]
-            for one, rate in _fair_rates(active, is_computing=self._is_computing):
-                one.rate, one.ends_s = rate, self._now + one.left / rate
-            if all(one.ends_s > self._now for one, _ in active):
+            for flow, rate in _fair_rates(active, is_computing=self._is_computing):
+                flow.rate, flow.ends_s = rate, self._now + flow.left / rate
+            if all(flow.ends_s > self._now for flow, _ in active):
                 return
 
 
 def _fair_rates(active: list[tuple[_LegUnderWay, Rates]], *, is_computing: bool) -> list[tuple[_LegUnderWay, float]]:
     """Raise all rates equally until a link is full, fix the rates of its flows, and go on with the other flows."""
     if len(active) == 1:
-        ((one, _),) = active
-        return [(one, one.leg.rates[is_computing])]
-    free = {kind: rates[kind][is_computing] for one, rates in active for kind, _ in one.leg.shares}
-    waiting, found = [one for one, _ in active], []
+        ((flow, _),) = active
+        return [(flow, flow.leg.rates[is_computing])]
+    free = {kind: rates[kind][is_computing] for flow, rates in active for kind, _ in flow.leg.shares}
+    waiting, rated = [flow for flow, _ in active], []
     while waiting:
         weight: dict[LinkKind, float] = {}
-        for one in waiting:
-            for kind, share in one.leg.shares:
+        for flow in waiting:
+            for kind, share in flow.leg.shares:
                 weight[kind] = weight.get(kind, 0.0) + share
         level = min(free[kind] / number for kind, number in weight.items())
         full = {kind for kind, number in weight.items() if free[kind] / number <= level * (1 + _ROUNDING)}
-        fixed = [one for one in waiting if any(kind in full for kind, _ in one.leg.shares)]
-        waiting = [one for one in waiting if one not in fixed]
-        for one in fixed:
-            found.append((one, level))
-            for kind, share in one.leg.shares:
+        fixed = [flow for flow in waiting if any(kind in full for kind, _ in flow.leg.shares)]
+        waiting = [flow for flow in waiting if flow not in fixed]
+        for flow in fixed:
+            rated.append((flow, level))
+            for kind, share in flow.leg.shares:
                 free[kind] = max(free[kind] - level * share, 0.0)
-    return found
+    return rated

@@ -144,8 +144,8 @@ def hop(group: Group) -> Schedule:
         return _schedule("send_recv", group, ())
     crossing = 1 / group.members_per_node if group.nodes > 1 else None
     inter_node = None if group.is_mixed else group.nodes > 1
-    one = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node, is_whole=True)
-    return replace(_schedule("send_recv", group, (one,)), num_chunks=1)
+    round_ = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node, is_whole=True)
+    return replace(_schedule("send_recv", group, (round_,)), num_chunks=1)
 
 
 def _schedule(collective: CollectiveName, group: Group, rounds: tuple[Round, ...]) -> Schedule:

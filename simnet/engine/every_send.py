@@ -182,15 +182,15 @@ def ends_s(topology: Topology, begun: Sequence[Begun], since_s: float = 0.0) -> 
     """
     env = simpy.Environment(since_s)
     executor = Exact(env, topology)
-    found = [np.zeros(topology.world_size) for _ in begun]
+    ends_s = [np.zeros(topology.world_size) for _ in begun]
 
     def goes(number: int, rank: int) -> Generator[simpy.Event]:
         schedule, message_bytes, starts_s, stretch = begun[number]
         yield from _until(env, float(starts_s[rank]))
-        _, found[number][rank] = yield from executor.run(rank, number, schedule, message_bytes, stretch)
+        _, ends_s[number][rank] = yield from executor.run(rank, number, schedule, message_bytes, stretch)
 
-    env.run(env.all_of([env.process(goes(*one)) for one in np.ndindex(len(begun), topology.world_size)]))
-    return found
+    env.run(env.all_of([env.process(goes(*which)) for which in np.ndindex(len(begun), topology.world_size)]))
+    return ends_s
 
 
 class _RoundInFlight:
@@ -207,8 +207,8 @@ class _RoundInFlight:
 
     def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...]) -> None:
         self.sends = sends
-        self.missing = Counter(send.dst for mine in sends for send in mine)
-        self.missing.update({rank: len(mine) for rank, mine in enumerate(sends)})
+        self.missing = Counter(send.dst for posted in sends for send in posted)
+        self.missing.update({rank: len(posted) for rank, posted in enumerate(sends)})
         self.done = [env.event() for _ in sends]
         self.ranks_left = len(sends)
         for rank, event in enumerate(self.done):
@@ -300,10 +300,10 @@ class _Call:
         return _RoundInFlight(self._env, sends)
 
     def _post(self, rank: int, exchange: _RoundInFlight, number: int, *, is_first: bool) -> None:
-        mine, round_ = exchange.sends[rank], self._schedule.rounds[number]
-        posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
+        sends, round_ = exchange.sends[rank], self._schedule.rounds[number]
+        posting_s = self.topology.posting_s(len(sends), at_once=round_.at_once)
         hops, together = self._hops(number), dict[float, list[Send]]()
-        for send in mine:
+        for send in sends:
             leaves_node = self.topology.level(rank, send.dst) is self.topology.inter_node
             latency_s = posting_s + (hops.inter_node if leaves_node else hops.intra_node)
             latency_s += hops.fill_s if is_first else 0.0
@@ -318,8 +318,8 @@ class _Call:
 
     def _hops(self, number: int) -> HopLatency:
         if number not in self._hop_latencies:
-            found = link_loads.hop_latency(self.topology, self._schedule, number, self._chunk_bytes)
-            self._hop_latencies[number] = found
+            latency = link_loads.hop_latency(self.topology, self._schedule, number, self._chunk_bytes)
+            self._hop_latencies[number] = latency
         return self._hop_latencies[number]
 
     def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, round_: Round) -> None:
@@ -342,7 +342,8 @@ def never_share_links(schedules: Iterable[Schedule]) -> bool:
     That holds for those of all ranks, and of groups inside nodes: a rank is done with its links before it arrives.
     """
     return all(
-        one.group.size == one.group.num_nodes * one.group.ranks_per_node or one.group.nodes == 1 for one in schedules
+        schedule.group.size == schedule.group.num_nodes * schedule.group.ranks_per_node or schedule.group.nodes == 1
+        for schedule in schedules
     )
 
 

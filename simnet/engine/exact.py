@@ -71,7 +71,7 @@ class Gpu:
         self._updated_s = 0.0
         self._plan_number = 0
         self._on_change = on_change
-        self._told_computing = False
+        self._reported_computing = False
         self.busy_s: defaultdict[str, float] = defaultdict(float)
 
     def set_slowdown(self, slowdown: float) -> None:
@@ -86,7 +86,7 @@ class Gpu:
         self._advance()
         self._kernels.append((seconds * self._slowdown, part, done))
         self._wake_at_next_end()
-        self._tell_later()
+        self._report_later()
         return done
 
     def communication_starts(self) -> None:
@@ -144,17 +144,17 @@ class Gpu:
         for done in over:
             done.succeed()
         self._wake_at_next_end()
-        self._tell_later()
+        self._report_later()
 
-    def _tell_later(self) -> None:
+    def _report_later(self) -> None:
         # Where one kernel ends another often begins at the same instant: the GPU has then not stopped.
-        if self._on_change is not None and bool(self._kernels) != self._told_computing:
-            call_after_all(self._env, lambda _event: self._tell())
+        if self._on_change is not None and bool(self._kernels) != self._reported_computing:
+            call_after_all(self._env, lambda _event: self._report())
 
-    def _tell(self) -> None:
-        if self._on_change is not None and bool(self._kernels) != self._told_computing:
-            self._told_computing = bool(self._kernels)
-            self._on_change(self._told_computing)
+    def _report(self) -> None:
+        if self._on_change is not None and bool(self._kernels) != self._reported_computing:
+            self._reported_computing = bool(self._kernels)
+            self._on_change(self._reported_computing)
 
 
 class RankStep(NamedTuple):
@@ -232,9 +232,9 @@ class _SimulatedRank:
 
     def take(self, step: int) -> RankStep:
         """Return a step that is done, and forget it."""
-        found, self.done[step] = self.done[step], None
-        assert found is not None
-        return found
+        ranks, self.done[step] = self.done[step], None
+        assert ranks is not None
+        return ranks
 
     def run_all(self, steps: Sequence[Streams], drawn: Sequence[Varied]) -> Generator[simpy.Event]:
         """Go through all steps."""
@@ -253,10 +253,12 @@ class _SimulatedRank:
         self.gpu.set_slowdown(float(varied.compute[self._number]))
         if varied.pauses_s is not None:
             yield self._env.timeout(float(varied.pauses_s[self._number]))
-        self._order = {one: place for place, one in enumerate(collectives_of(streams))}
+        self._order = {collective: place for place, collective in enumerate(collectives_of(streams))}
         waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
         self._ended = {operation_id: self._env.event() for operation_id in waited_for}
-        yield self._env.all_of([self._env.process(self.run(place, one)) for place, one in enumerate(streams)])
+        yield self._env.all_of(
+            [self._env.process(self.run(place, operations)) for place, operations in enumerate(streams)]
+        )
 
     def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
         """Go through the operations of one stream."""
@@ -316,22 +318,22 @@ def run_exact(
     spans: tuple[Span, ...] = ()
     longest_s, starts_s = 0.0, np.zeros(topology.world_size)
     met_s = starts_s
-    streams = [one for one, _ in steps]
+    streams = [program for program, _ in steps]
     of_steps = run_steps(streams, topology, comm_slowdown, make_executor, drawn)
     for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
-        found = _as_arrays(streams_of_it, ranks, met_s)
-        taken_s = tally.add(found, num_steps, num_collectives(streams_of_it))
+        iteration = _as_arrays(streams_of_it, ranks, met_s)
+        taken_s = tally.add(iteration, num_steps, num_collectives(streams_of_it))
         if taken_s > longest_s:
-            slowest = slowest_rank(found.ends_s)
+            slowest = slowest_rank(iteration.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
-        starts_s, met_s = found.ends_s, found.met_s
+        starts_s, met_s = iteration.ends_s, iteration.met_s
     return tally.timeline(spans, "exact")
 
 
 def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
     if not start_s:
         return spans
-    return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
+    return tuple(replace(span, start_s=span.start_s - start_s, end_s=span.end_s - start_s) for span in spans)
 
 
 def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -> RanksIteration:
@@ -345,7 +347,7 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
     # When collectives had ended on each rank; first, the last one before the step.
     ended_s = [
-        [before_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+        [before_s, *sorted(span.end_s for span in rank.spans if span.stream == "communication")]
         for rank, before_s in zip(ranks, met_s.tolist(), strict=True)
     ]
     for which in collectives_of(streams):

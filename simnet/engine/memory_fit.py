@@ -111,13 +111,13 @@ def fitting(scenario: Scenario, variants: Iterable[AnyStrategy], step: Step | No
         step: that of a scenario with other settings, which saves the time to find it.
     """
     memory_of, kept = memories(scenario, step), []
-    for one in variants:
+    for variant in variants:
         try:
-            memory = memory_of(one)
+            memory = memory_of(variant)
         except SimnetError:
             continue
         if memory is None or memory.fits is not False:
-            kept.append(one)
+            kept.append(variant)
     return tuple(kept)
 
 
@@ -161,12 +161,12 @@ def _is_adam(scenario: Scenario) -> bool:
 
 def _uncut(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Scenario:
     """Return a scenario with all samples of a step in one micro-batch, and nothing computed again to save memory."""
-    given, memory = settings_of(scenario), scenario.workload.memory
+    settings, memory = settings_of(scenario), scenario.workload.memory
     if memory is None or memory.activations_per_sample is None:
         return scenario
     if all(variant.takes_other_micro_batches for variant in variants):
-        given = given._replace(batch_per_rank=given.batch_per_rank * given.micro_batches, micro_batches=1)
-    return with_settings(scenario, given._replace(checkpointing=0.0))
+        settings = settings._replace(batch_per_rank=settings.batch_per_rank * settings.micro_batches, micro_batches=1)
+    return with_settings(scenario, settings._replace(checkpointing=0.0))
 
 
 def _tried(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Iterator[list[tuple[BatchSettings, ...]]]:
@@ -174,18 +174,21 @@ def _tried(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Iterator[list
 
     Each comes with fewer and with more of what saves memory at no cost; the last has all of it.
     """
-    given, memory = settings_of(scenario), scenario.workload.memory
+    settings, memory = settings_of(scenario), scenario.workload.memory
     if memory is None:
         return
-    takes_others = all(one.takes_other_micro_batches for one in variants)
-    parts = [one for one in range(1, given.batch_per_rank + 1) if given.batch_per_rank % one == 0]
-    levels = [one for one in CHECKPOINTED if one >= given.checkpointing] if memory.checkpointed else []
-    adams: list[Adam] = [given.adam, "fused"] if _is_adam(scenario) else [given.adam]
-    free = [(view, adam) for adam in adams for view in dict.fromkeys((given.gradient_as_bucket_view, True))]
-    for level in levels or [given.checkpointing]:
+    takes_others = all(variant.takes_other_micro_batches for variant in variants)
+    parts = [number for number in range(1, settings.batch_per_rank + 1) if settings.batch_per_rank % number == 0]
+    levels = [level for level in CHECKPOINTED if level >= settings.checkpointing] if memory.checkpointed else []
+    adams: list[Adam] = [settings.adam, "fused"] if _is_adam(scenario) else [settings.adam]
+    free = [(view, adam) for adam in adams for view in dict.fromkeys((settings.gradient_as_bucket_view, True))]
+    for level in levels or [settings.checkpointing]:
         yield [
-            tuple(BatchSettings(given.batch_per_rank // one, given.micro_batches * one, level, *each) for each in free)
-            for one in (parts if takes_others else [1])
+            tuple(
+                BatchSettings(settings.batch_per_rank // number, settings.micro_batches * number, level, *each)
+                for each in free
+            )
+            for number in (parts if takes_others else [1])
         ]
 
 
@@ -258,14 +261,14 @@ def sentence(scenario: Scenario, strategy: AnyStrategy, memory: GpuMemory) -> st
     largest = sorted(memory.parts.items(), key=lambda part: -part[1])[:2]
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest if size)
     sizes = f"{size_text(memory)} of {format_bytes(memory.gpu_bytes)} on {scenario.cluster.gpu} ({parts})"
-    found = what_fits(scenario, strategy)
-    if found is None:
-        repair = "nothing that was tried fits: smaller batches, sharding, more nodes; take a GPU with more memory"
+    repair = what_fits(scenario, strategy)
+    if repair is None:
+        text = "nothing that was tried fits: smaller batches, sharding, more nodes; take a GPU with more memory"
     else:
-        repair = f"{found.text} takes {size_text(found.memory)}"
-    if found is None or found.scenario.strategy != strategy:
-        repair += _in_8_bit(replace(scenario, strategy=strategy, baseline=None))
-    return f"{DOES_NOT_FIT}{strategy.title} takes {sizes}; {repair}"
+        text = f"{repair.text} takes {size_text(repair.memory)}"
+    if repair is None or repair.scenario.strategy != strategy:
+        text += _in_8_bit(replace(scenario, strategy=strategy, baseline=None))
+    return f"{DOES_NOT_FIT}{strategy.title} takes {sizes}; {text}"
 
 
 def _in_8_bit(scenario: Scenario) -> str:
@@ -321,10 +324,10 @@ def _own_changes(scenario: Scenario, changed: Scenario, step: Step) -> Iterator[
     if not scenarios:
         return
     best = scenarios[0] if len(scenarios) == 1 else min(scenarios, key=_alike_s(strategy))
-    settings, given = settings_of(best), settings_of(scenario)
+    settings, before = settings_of(best), settings_of(scenario)
     if scenario.run.global_batch is not None:
-        given = given._replace(micro_batches=settings.micro_batches)
-    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.changes(given).items())
+        before = before._replace(micro_batches=settings.micro_batches)
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.changes(before).items())
     yield f"{settings.text()} ({keys})", replace(best, strategy=strategy)
 
 
@@ -343,7 +346,7 @@ def _alike_s(strategy: AnyStrategy) -> Callable[[Scenario], float]:
 
 def _sharded(scenario: Scenario) -> Iterator[Change]:
     for kind, title in SHARDING:
-        made = next((one for one in strategies.STRATEGIES.built_in() if tag_of(one) == kind), None)
+        made = next((strategy for strategy in strategies.STRATEGIES.built_in() if tag_of(strategy) == kind), None)
         if made is not None and kind != scenario.strategy.kind:
             yield from _made(f"{title} (strategy = {kind!r})", scenario, strategy=made())
 

@@ -114,10 +114,14 @@ class PreparedScenario:
         Not where one node was asked to stand for all, where that makes next to no difference, or where it is more than
         can be looked at.
         """
-        bounds = [one for one in plan.collectives if link_loads.is_upper_bound(self.topology, one.schedule)]
+        bounds = [
+            collective
+            for collective in plan.collectives
+            if link_loads.is_upper_bound(self.topology, collective.schedule)
+        ]
         if not bounds or self.scenario.run.fidelity != "auto":
             return False
-        most = max(one.schedule.num_rounds for one in bounds) * self.topology.world_size
+        most = max(collective.schedule.num_rounds for collective in bounds) * self.topology.world_size
         at = self.numbers(plan.strategy)
         return most <= link_loads.MOST_FOLLOWED and plan.uneven_s(at) > UNEVEN_MATTERS * plan.iteration_s(at)
 
@@ -162,10 +166,10 @@ class PreparedScenario:
             )
         at = self.numbers(plan.strategy)
         variation = self._variation(at.topology)
-        timed = {id(one): one.timed(one.prices(at)) for one in (plan.inner, plan) if one is not None}
-        period = [(timed[id(one)], num_steps) for one, num_steps in plan.of_period]
+        timed = {id(part): part.timed(part.prices(at)) for part in (plan.inner, plan) if part is not None}
+        period = [(timed[id(part)], num_steps) for part, num_steps in plan.of_period]
         steps = period * self.num_periods(plan)
-        drawn = [variation.of(n, num_collectives(one)) for n, (one, _) in enumerate(steps)]
+        drawn = [variation.of(n, num_collectives(streams)) for n, (streams, _) in enumerate(steps)]
         regular = rank_times if _is_regular(plan) else None
         make = partial(Exact, on_round=self._on_progress, regular=regular)
         return exact.run_exact(steps, at.topology, at.slowdown, drawn, make)
@@ -235,5 +239,5 @@ def _is_regular(plan: StrategyPlan) -> bool:
     from simnet.engine.every_send import never_share_links
 
     steps = [plan.steps, *([plan.inner.steps] if plan.inner else [])]
-    sending = max(sum(any(one.sends for one in stream) for stream in streams) for streams in steps)
-    return sending <= 1 and never_share_links(one.schedule for one in plan.collectives)
+    sending = max(sum(any(step.sends for step in stream) for stream in streams) for streams in steps)
+    return sending <= 1 and never_share_links(collective.schedule for collective in plan.collectives)

@@ -74,8 +74,8 @@ class Variation:
         key = np.array([self._seed, number], dtype=np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, _DRAWN.index(which), iteration]))
         try:
-            found = getattr(fault, which)(draws, iteration, size)
-            drawn = None if found is None else np.asarray(found, dtype=float)
+            factors = getattr(fault, which)(draws, iteration, size)
+            drawn = None if factors is None else np.asarray(factors, dtype=float)
         except Exception as error:
             raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
         if drawn is None:
@@ -91,10 +91,10 @@ def _keyed(faults: "Iterable[Fault]") -> "list[tuple[int, Fault]]":
 
     It is a hash of what a fault says but its amounts, and of how many before it say the same.
     """
-    found, before = [], Counter[str]()
+    keyed, before = [], Counter[str]()
     for fault in faults:
         said = repr(sorted((key, value) for key, value in to_dict(fault).items() if key not in fault.amounts))
         digest = hashlib.blake2b(f"{said}{before[said]}".encode(), digest_size=8).digest()
         before[said] += 1
-        found.append((int.from_bytes(digest, "little"), fault))
-    return found
+        keyed.append((int.from_bytes(digest, "little"), fault))
+    return keyed

@@ -7,7 +7,7 @@ plain data they form no cycles, so Python's garbage collector need not look at t
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
 from simnet.cluster.faults.node_failure import Availability
@@ -223,7 +223,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         """Mean time of an iteration [s]."""
         first = self.iterations_s[0]
         # The sum of equal numbers is not always their multiple.
-        is_one = all(one == first for one in self.iterations_s)
+        is_one = all(iteration_s == first for iteration_s in self.iterations_s)
         return first if is_one else sum(self.iterations_s) / len(self.iterations_s)
 
     @property
@@ -358,7 +358,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
         notes: what a reader must know to trust the numbers.
         intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
             model's own error.
-        hangs_on: values that the result is most sensitive to, the first most, where there are intervals.
+        sensitive_to: values that the result is most sensitive to, the first most, where there are intervals.
         references: what the speedup is over; None where that would take the exact executor, nothing that changes
             nothing fits the GPU, or nobody asked.
     """
@@ -373,7 +373,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     version: str = ""
     notes: tuple[str, ...] = ()
     intervals: dict[str, tuple[Positive, Positive]] = {}
-    hangs_on: tuple[Influence, ...] = ()
+    sensitive_to: tuple[Influence, ...] = field(name="hangs_on", default=())
     references: References | None = None
 
     def __post_init__(self) -> None:

@@ -116,7 +116,7 @@ class Scenario(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.run.iterations is not None:
             return self.run.iterations
         faults = self.cluster.all_faults
-        return VARIED_ITERATIONS if any(one.varies or one.next_change_s(0.0) < math.inf for one in faults) else 1
+        return VARIED_ITERATIONS if any(fault.varies or fault.next_change_s(0.0) < math.inf for fault in faults) else 1
 
     @checked
     def replace(self, **changes: object) -> "Scenario":
@@ -358,8 +358,8 @@ def load_experiment(
         if key not in known:
             raise SimnetError(f"{where}: unknown key {key!r}.{did_you_mean(key, known)}")
     in_file = read_sweep(data.pop("sweep", {}), where, path.parent)
-    given = {**(overrides or {}), **(axes or {})}
-    check_apart(given, listed, "--set")
+    settings = {**(overrides or {}), **(axes or {})}
+    check_apart(settings, listed, "--set")
     swept, points = in_file if listed is None else ({}, listed)
     swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
     return Experiment(
@@ -370,7 +370,7 @@ def load_experiment(
         base=with_parts_filled(data, where, Path() if is_result else path.parent),
         overrides=tuple(Override(key=key, value=value) for key, value in (overrides or {}).items()),
         axes=tuple(axis for key, axis in swept.items() if key not in (overrides or {})),
-        listed=points and points.without(given),
+        listed=points and points.without(settings),
     )
 
 
@@ -394,8 +394,8 @@ def experiment_of(
     Raises:
         SimnetError: a key is given twice, or an axis has no values.
     """
-    given = {**(overrides or {}), **(axes or {})}
-    check_apart(given, listed, origin)
+    settings = {**(overrides or {}), **(axes or {})}
+    check_apart(settings, listed, origin)
     return Experiment(
         name=scenario.name,
         question=scenario.question,
@@ -436,20 +436,20 @@ def with_parts_filled(data: Mapping[str, object], where: str, directory: Path) -
     """Fill in the parts of data in file form."""
     filled: dict[str, object] = {}
     origins: dict[KeyPath, str] = {(): where}
-    for key, given in data.items():
-        filled[key], inner = _fill(key, given, where, directory)
+    for key, value in data.items():
+        filled[key], inner = _fill(key, value, where, directory)
         origins |= inner
     return RawScenario(data=filled, origins=origins)
 
 
-def _fill(key: str, given: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
+def _fill(key: str, value: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
     """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
     if key in schema.BY_NAME:
-        return ({"kind": given} if isinstance(given, str) else with_paths_at(given, directory)), {}
+        return ({"kind": value} if isinstance(value, str) else with_paths_at(value, directory)), {}
     if key not in PARTS:
-        return given, {}
-    changes = dict(given) if isinstance(given, Mapping) else {}
-    use = changes.pop("use", None) if isinstance(given, Mapping) else given
+        return value, {}
+    changes = dict(value) if isinstance(value, Mapping) else {}
+    use = changes.pop("use", None) if isinstance(value, Mapping) else value
     if use is None:
         return _with_gradients_at(changes, directory), {}
     if not isinstance(use, str):

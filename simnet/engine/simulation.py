@@ -44,13 +44,13 @@ def simulate(
     whole = _simulate_once(scenario, on_progress, references)
     if not scenario.run.draws:
         return whole
-    found = intervals.intervals(whole, with_model_error=with_model_error)
-    return replace(whole, intervals=found)
+    bounds = intervals.intervals(whole, with_model_error=with_model_error)
+    return replace(whole, intervals=bounds)
 
 
 def with_influences(result: RunResult) -> RunResult:
     """Return a result with the values that it hangs on most; each takes two simulations."""
-    return replace(result, hangs_on=intervals.influences(result))
+    return replace(result, sensitive_to=intervals.influences(result))
 
 
 def _simulate_once(
@@ -207,8 +207,8 @@ def calibration_notes(cluster: Cluster, calibration: Calibration) -> tuple[str, 
     ):
         on = calibrated.measured_on
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
-            own = link.bytes_per_s.text()
-            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+            nominal = link.bytes_per_s.text()
+            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {nominal}")
     if spread := calibration.nccl_spread(cluster):
         of = f" of {cluster.network}" if spread is SAME_NETWORK else ""
         low, high = spread["from_16_mib"]
@@ -259,8 +259,12 @@ def _beyond_nccl(prepared: PreparedScenario, strategies: Iterable[Strategy]) -> 
     """Say which all-reduces were chosen that NCCL does not have."""
     for strategy in strategies:
         if getattr(strategy, "algorithm", None) == algorithms.ANY:
-            chosen = {one.schedule.algorithm for one in prepared.plan(strategy).program.collectives}
-            names = ", ".join(one.name for one in algorithms.every() if one.name in chosen and not one.is_tuned_over)
+            chosen = {collective.schedule.algorithm for collective in prepared.plan(strategy).program.collectives}
+            names = ", ".join(
+                algorithm.name
+                for algorithm in algorithms.every()
+                if algorithm.name in chosen and not algorithm.is_tuned_over
+            )
             if names:
                 yield f"{strategy.title}: algorithm 'any' takes {names}, which NCCL does not have"
 

@@ -97,10 +97,10 @@ def num_collectives(streams: Sequence[Sequence[Operation]]) -> int:
 def _longest_gap(spans: list[Span]) -> float:
     """Return the longest time without work of the GPU between the first and the last end of what ran on a rank [s]."""
     longest_s, busy_until_s = 0.0, 0.0
-    for span in sorted((one for one in spans if one.stream == "compute"), key=lambda one: one.start_s):
+    for span in sorted((span for span in spans if span.stream == "compute"), key=lambda span: span.start_s):
         longest_s = max(longest_s, span.start_s - busy_until_s)
         busy_until_s = max(busy_until_s, span.end_s)
-    return max(longest_s, max(one.end_s for one in spans) - busy_until_s)
+    return max(longest_s, max(span.end_s for span in spans) - busy_until_s)
 
 
 def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:

@@ -180,11 +180,11 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """What compresses between copies."""
         if not self.replicas:
             return None
-        found = strategy_from_text(self.replicas, "replicas")
-        if isinstance(found, CompressingStrategy) and found.topology not in BETWEEN_NODES:
-            return found
-        if isinstance(found, BinSGDM) and found.intra_node_dtype is None and found.average == "updates":
-            return replace(found, topology="flat")
+        system = strategy_from_text(self.replicas, "replicas")
+        if isinstance(system, CompressingStrategy) and system.topology not in BETWEEN_NODES:
+            return system
+        if isinstance(system, BinSGDM) and system.intra_node_dtype is None and system.average == "updates":
+            return replace(system, topology="flat")
         raise ValueError(
             f"replicas: {self.replicas!r}: must be BinSGDM or a system that compresses gradients, in a topology "
             "that is not hierarchical; give such as 'binsgdm' or 'byte_grad'"
@@ -208,10 +208,10 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         system = self._system
         if system is None:
             return held
-        own = step.num_elements / shards.size
+        num_elements = step.num_elements / shards.size
         if isinstance(system, BinSGDM):
-            held = replace(held, optimizer=0.0, update=0.0, buckets=own / BITS_PER_BYTE)
-        return replace(held, residuals=system.residual_bytes(own, replicas.size))
+            held = replace(held, optimizer=0.0, update=0.0, buckets=num_elements / BITS_PER_BYTE)
+        return replace(held, residuals=system.residual_bytes(num_elements, replicas.size))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration.
@@ -227,8 +227,11 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         between: tuple[Operation, ...] = ()
         if system is not None and replicas.size > 1:
             messages = self._messages(step, shards.size)
-            exchanges = [system.exchange_among("inter_node", one, topology) for one in messages]
-            between = (*(one for found in exchanges for one in found.operations), *system.epilogue(messages, topology))
+            exchanges = [system.exchange_among("inter_node", message, topology) for message in messages]
+            between = (
+                *(operation for exchange in exchanges for operation in exchange.operations),
+                *system.epilogue(messages, topology),
+            )
         sharded = _ShardedStep(self, step, topology, shards, replicas)
         return sharded.program(reduced_in, never if self.replicas else all_reduced_in, between)
 
@@ -254,15 +257,15 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     def _messages(self, step: Step, num_shards: int) -> tuple[Bucket, ...]:
         """Return a rank's shards of all tensors, in messages that end where they reach the cap."""
         cap = (self.bucket_cap or DDP_BUCKET_BYTES) / FP32_BYTES
-        found: list[list[tuple[int, ...]]] = [[]]
+        messages: list[list[tuple[int, ...]]] = [[]]
         num_elements = 0
         for tensor in step.tensors:
             rows, *others = tensor.shape or (1,)
             if num_elements >= cap:
-                found.append([])
+                messages.append([])
                 num_elements = 0
             shape = (math.ceil(rows / num_shards), *others)
-            found[-1].append(shape)
+            messages[-1].append(shape)
             num_elements += math.prod(shape)
         return tuple(
             Bucket(
@@ -271,7 +274,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
                 backward_fraction=0.0,
                 shapes=tuple(shapes),
             )
-            for index, shapes in enumerate(found)
+            for index, shapes in enumerate(messages)
         )
 
 
@@ -314,9 +317,11 @@ class _ShardedStep:
             else:
                 self._work(operation)
         self._work(Compute(part="optimizer", share=StepShare(optimizer=1 / self._shards.size)))
-        sent = (one for stream in self._made.lists for one in stream if isinstance(one, Communicate))
+        sent = (operation for stream in self._made.lists for operation in stream if isinstance(operation, Communicate))
         reductions = {
-            one.schedule.label for one in sent if one.schedule.collective == "all_reduce" and one.schedule.rounds
+            collective.schedule.label
+            for collective in sent
+            if collective.schedule.collective == "all_reduce" and collective.schedule.rounds
         }
         return Program(
             streams=self._made.made() if self._made.lists[REPLICAS] else self._made.made()[:REPLICAS],
@@ -443,8 +448,8 @@ class _ShardedStep:
 
     def _last_kernel(self) -> tuple[OperationId, ...]:
         """Return the last kernel of the GPU as what another waits for; none where it has run none."""
-        found = self._made.lists[COMPUTE]
-        places = (place for place in reversed(range(len(found))) if isinstance(found[place], Kernel))
+        operations = self._made.lists[COMPUTE]
+        places = (place for place in reversed(range(len(operations))) if isinstance(operations[place], Kernel))
         return tuple(OperationId(COMPUTE, place) for place in islice(places, 1))
 
 
@@ -482,9 +487,11 @@ def _gathered(strategy: ShardedStrategy, parts: ModelParts, step: Step, num_shar
         made[owner] += tensor.num_elements
         current = begun[-1] if begun else None
         upcoming = following.get(current) if current is not None else next(iter(blocks), None)
-        whole = [one for one in (current, upcoming) if one is not None] if strategy.reshard_after_forward else blocks
-        gathered = (root_elements + sum(elements[one] for one in whole)) * gather
-        held = {one for one in (owner, parts.root, current) if one is not None}
-        unreduced = sum(made[one] for one in held) * step.bytes_per_element
+        whole = (
+            [block for block in (current, upcoming) if block is not None] if strategy.reshard_after_forward else blocks
+        )
+        gathered = (root_elements + sum(elements[block] for block in whole)) * gather
+        held = {part for part in (owner, parts.root, current) if part is not None}
+        unreduced = sum(made[part] for part in held) * step.bytes_per_element
         sent = elements[begun[-2]] * reduce if len(begun) > 1 else 0.0
         yield gathered + unreduced + sent

@@ -140,19 +140,19 @@ class Program(Struct, frozen=True, kw_only=True):
     @property
     def collectives(self) -> tuple[Communicate, ...]:
         """Every collective of the iteration, in order."""
-        return tuple(one for one in self.operations if isinstance(one, Communicate))
+        return tuple(operation for operation in self.operations if isinstance(operation, Communicate))
 
     @property
     def kernels(self) -> frozenset[str]:
         """Names of all kernels of the iteration."""
         inner = self.inner.program.kernels if self.inner else frozenset()
-        return inner | {one.name for one in self.operations if isinstance(one, Kernel)}
+        return inner | {operation.name for operation in self.operations if isinstance(operation, Kernel)}
 
     @property
     def num_rounds(self) -> int:
         """Rounds of all collectives of a period, those posted at once counted one by one."""
         inner = self.inner.number * self.inner.program.num_rounds if self.inner else 0
-        return inner + sum(one.schedule.num_rounds for one in self.collectives)
+        return inner + sum(collective.schedule.num_rounds for collective in self.collectives)
 
 
 class Streams:
@@ -229,7 +229,8 @@ def ended_operations(streams: Sequence[Sequence[tuple[OperationId, ...]]]) -> li
         moved = False
         for number, stream in enumerate(streams):
             while ended[number] < len(stream) and all(
-                0 <= one.stream < len(ended) and ended[one.stream] > one.position for one in stream[ended[number]]
+                0 <= awaited.stream < len(ended) and ended[awaited.stream] > awaited.position
+                for awaited in stream[ended[number]]
             ):
                 ended[number] += 1
                 moved = True

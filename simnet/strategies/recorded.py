@@ -122,13 +122,13 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _notes(self, path: Path, layout: RecordedLayout, step: Step) -> Iterable[str]:
         """Yield what a reader must know of a recorded step."""
         yield f"the step was recorded: {files.label(path)}, SHA-256 {step_file.content_hash(path)}"
-        if not any(one.kind != "compute" for one in layout.operations):
+        if not any(operation.kind != "compute" for operation in layout.operations):
             yield "the recorded step never communicates"
-        recorded, given = layout.gradient_bytes, step.gradient_bytes
-        if recorded and abs(recorded / given - 1) > SAME_MODEL:
+        recorded, expected = layout.gradient_bytes, step.gradient_bytes
+        if recorded and abs(recorded / expected - 1) > SAME_MODEL:
             yield (
-                f"the recorded step has gradients of {format_bytes(recorded)}, the workload of {format_bytes(given)}: "
-                "is it the same model?"
+                f"the recorded step has gradients of {format_bytes(recorded)}, the workload of "
+                f"{format_bytes(expected)}: is it the same model?"
             )
         if self.compute == "recorded":
             source = step_file.read(path).source
@@ -249,18 +249,18 @@ def _timed_compute(
 
 def _num_buckets(layout: RecordedLayout) -> int:
     """Return the buckets of gradients, or the collectives where none is named."""
-    sent = [one for one in layout.operations if one.kind not in ("compute", "barrier")]
-    return max(1, len({one.bucket for one in sent if one.bucket is not None}) or len(sent))
+    sent = [operation for operation in layout.operations if operation.kind not in ("compute", "barrier")]
+    return max(1, len({message.bucket for message in sent if message.bucket is not None}) or len(sent))
 
 
 def _payload_bytes(layout: RecordedLayout) -> float:
     """Return what a rank adds to the exchanges of one step: in the group to which it adds most [B]."""
     of_groups: dict[int, float] = defaultdict(float)
-    for one in layout.operations:
-        if one.kind in CONTRIBUTED:
-            of_groups[one.group] += one.message_bytes
+    for operation in layout.operations:
+        if operation.kind in CONTRIBUTED:
+            of_groups[operation.group] += operation.message_bytes
     if not of_groups:
-        for one in layout.operations:
-            if one.kind == "all_gather":
-                of_groups[one.group] += one.message_bytes / layout.groups[one.group].size
+        for operation in layout.operations:
+            if operation.kind == "all_gather":
+                of_groups[operation.group] += operation.message_bytes / layout.groups[operation.group].size
     return max(of_groups.values(), default=0.0) / layout.num_steps

@@ -49,7 +49,7 @@ BUCKETS_AT_ONCE = 2
 def _cut_and_gathered(setting: object, caps: Sequence[Size | None]) -> Iterable[Options]:
     """Return each way to cut buckets; gathered before and during forward, where there are several."""
     *capped, fused = capped_or_fused(setting, caps)
-    early_or_not = ({**one, "overlap_param_gather": early} for one in capped for early in (False, True))
+    early_or_not = ({**cap, "overlap_param_gather": early} for cap in capped for early in (False, True))
     return [*early_or_not, {**fused, "overlap_param_gather": False}]
 
 
@@ -120,7 +120,8 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
         world, width = topology.group("world"), width_of(self.gather_dtype, step)
         gathers = (
-            replace(all_gather(world, topology, _padded(one, world.size) * width), bucket=one.index) for one in buckets
+            replace(all_gather(world, topology, _padded(bucket, world.size) * width), bucket=bucket.index)
+            for bucket in buckets
         )
         return 1 / world.size, tuple(gathers)
 
@@ -187,8 +188,8 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.update == "all_gather":
             return super().exchange(bucket, step, topology)
         dense = DenseAllReduce(wire_dtype=self.wire_dtype, algorithm=self.algorithm)
-        found = dense.exchange(bucket, step, topology)
-        return found._replace(algorithm=f"{found.algorithm}+broadcast")
+        exchange = dense.exchange(bucket, step, topology)
+        return exchange._replace(algorithm=f"{exchange.algorithm}+broadcast")
 
     def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
         if self.update == "all_gather":
@@ -272,12 +273,12 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
     ranks = [(0.0, rank) for rank in range(world_size)]
     owned: list[list[tuple[float, ...]]] = [[] for _ in ranks]
     for group in _grouped(tensors, param_groups):
-        found: list[list[float]] = [[] for _ in range(world_size)]
+        of_ranks: list[list[float]] = [[] for _ in range(world_size)]
         for elements in sorted(group, reverse=True):
             fewest, rank = ranks[0]
             heapq.heapreplace(ranks, (fewest + elements, rank))
-            found[rank].append(elements)
-        for rank, of_group in enumerate(found):
+            of_ranks[rank].append(elements)
+        for rank, of_group in enumerate(of_ranks):
             owned[rank].append(tuple(of_group))
     return tuple(map(tuple, owned))
 
@@ -285,10 +286,12 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
 def _grouped(tensors: tuple[Tensor, ...], param_groups: ParamGroups) -> list[list[float]]:
     """Return the sizes of the tensors in each parameter group."""
     if param_groups == "one":
-        return [[one.num_elements for one in tensors]]
-    if any(one.shape is None for one in tensors):
+        return [[tensor.num_elements for tensor in tensors]]
+    if any(tensor.shape is None for tensor in tensors):
         raise SimnetError(
             "strategy.param_groups: 'by_dimensions': needs the shapes of the tensors; give workload.gradients, or a "
             "shape with each of workload.tensors"
         )
-    return [[one.num_elements for one in tensors if (len(one.shape or ()) > 1) == wide] for wide in (True, False)]
+    return [
+        [tensor.num_elements for tensor in tensors if (len(tensor.shape or ()) > 1) == wide] for wide in (True, False)
+    ]

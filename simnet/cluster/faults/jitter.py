@@ -83,9 +83,9 @@ class ComputeJitter(Jitter, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         drawn = self.draw_factors(draws, num_ranks)
         if not self.ranks:
             return drawn
-        found = np.ones(num_ranks)
-        found[list(self.ranks)] = drawn[list(self.ranks)]
-        return found
+        factors = np.ones(num_ranks)
+        factors[list(self.ranks)] = drawn[list(self.ranks)]
+        return factors
 
 
 @FAULTS.register

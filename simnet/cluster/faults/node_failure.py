@@ -84,21 +84,21 @@ class Availability(Struct, frozen=True, kw_only=True, gc=False):
 
 def availability_of(cluster: Cluster, seed: int) -> Availability | None:
     """Return which part of a day trains; None where no fault says that nodes fail."""
-    found = next((fault for fault in cluster.faults if isinstance(fault, NodeFailure)), None)
-    if found is None:
+    failure = next((fault for fault in cluster.faults if isinstance(fault, NodeFailure)), None)
+    if failure is None:
         return None
-    between_s = found.mean_time_between / cluster.num_nodes
-    best_s = best_interval_s(between_s, found.checkpoint)
-    every_s = float(found.checkpoint_every or best_s)
-    low, high = _of_days(between_s, every_s, found, seed)
+    between_s = failure.mean_time_between / cluster.num_nodes
+    best_s = best_interval_s(between_s, failure.checkpoint)
+    every_s = float(failure.checkpoint_every or best_s)
+    low, high = _of_days(between_s, every_s, failure, seed)
     return Availability(
         stops_per_day=DAY_S / between_s,
         checkpoint_every_s=every_s,
-        fraction=mean_fraction(between_s, every_s, found.checkpoint, found.restart),
+        fraction=mean_fraction(between_s, every_s, failure.checkpoint, failure.restart),
         low=low,
         high=high,
         best_every_s=best_s or None,
-        best_fraction=mean_fraction(between_s, best_s, found.checkpoint, found.restart) if best_s else None,
+        best_fraction=mean_fraction(between_s, best_s, failure.checkpoint, failure.restart) if best_s else None,
     )
 
 

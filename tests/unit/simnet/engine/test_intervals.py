@@ -244,7 +244,7 @@ def test_a_slow_node_changes_intervals_as_it_changes_the_result():
 
 def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval() -> None:
     found = with_influences(simulate(ASKED))
-    (one,) = found.hangs_on
+    (one,) = found.sensitive_to
     assert (one.key, one.interval) == ("calibration.inter_node.efficiency", (0.5, 1.5))
     for factor, value in zip(one.interval, one.values, strict=True):
         link = replace(LINKS.inter_node, efficiency=0.5 * factor)
@@ -252,12 +252,12 @@ def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval() -> None
         assert value == pytest.approx(simulate(there).speedup, rel=1e-12)
     assert one.effect(found.speedup) >= intervals.LEAST_EFFECT
     alone = with_influences(simulate(replace(ASKED, baseline=None)))
-    slow, fast = alone.hangs_on[0].values
+    slow, fast = alone.sensitive_to[0].values
     assert slow > alone.result.iteration_s > fast, "without a baseline, the time of an iteration does"
     certain = replace(LINKS, intervals={})
-    assert with_influences(simulate(replace(ASKED, calibration=certain))).hangs_on == ()
+    assert with_influences(simulate(replace(ASKED, calibration=certain))).sensitive_to == ()
     many = with_influences(compared(load("bert_base_10gbit", {"run.draws": 20})))
-    effects = [one.effect(many.speedup) for one in many.hangs_on]
+    effects = [one.effect(many.speedup) for one in many.sensitive_to]
     assert len(effects) > 2
     assert effects == sorted(effects, reverse=True)
 
