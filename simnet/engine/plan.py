@@ -80,6 +80,7 @@ class LaneNumbers:
         """Take at least one."""
         self.lanes = lanes
 
+    # Each on first use: most plans ask for some of these alone, and stacking hundreds of lanes takes as long as a pass.
     @cached_property
     def topology(self) -> Topology:
         """All their links.
@@ -158,6 +159,7 @@ class StrategyPlan:
         self._numbers: dict[object, int] = {None: NO_TIME}
         self._priced: list[Operation | _HostPauses] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
+        # Further steps wait for no other, so that one of them is run and counted as often as there are.
         self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
         self.num_inner = program.inner.number if program.inner else 0
 
@@ -165,8 +167,10 @@ class StrategyPlan:
         key: object
         part: Operation | _HostPauses = operation
         if isinstance(operation, Communicate):
+            # Without rounds it sends nothing, as in a group of one rank: it has the price of what takes no time.
             key = (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
         elif isinstance(operation, Kernel):
+            # Neither the bucket nor the part of the iteration changes what it takes.
             key = operation.name, operation.num_elements, operation.num_vectors
         elif operation.part == "wait" and self.strategy.waits_for_hosts:
             key = part = _HostPauses(_num_messages(self.program))
@@ -210,12 +214,13 @@ class StrategyPlan:
         prices: list[Price] = [0.0]
         for part in self._priced:
             if isinstance(part, Communicate):
+                # Beside others on its links it has no time of its own: `OneRank` asks its price from event to event.
                 prices.append(pace.price(topology, part.schedule, part.message_bytes, is_alone=self.are_apart))
             elif isinstance(part, Kernel):
                 prices.append(kernel_s(part))
             elif isinstance(part, _HostPauses):
                 prices.append(part.seconds(pause_s, topology.world_size))
-            elif part.part == "optimizer" and moved:
+            elif part.part == "optimizer" and moved:  # a kernel does it
                 prices.append(0.0)
             else:
                 prices.append(part.share.seconds(times) + part.seconds)
@@ -228,6 +233,7 @@ class StrategyPlan:
 
     def uneven_s(self, at: PlanNumbers) -> float:
         """Return by how much an iteration may be too long for collectives whose times are upper bounds [s]."""
+        # Bounds are added as if every collective were exposed: which of them are is what the bound leaves open.
         bounded_s = sum(
             link_loads.duration_s(at.topology, sent.schedule, sent.message_bytes)
             for sent in self.program.collectives
@@ -246,7 +252,7 @@ class StrategyPlan:
         return [self.iteration_s(lane) for lane in at.lanes] if together is None else together
 
     def _together(self, at: LaneNumbers) -> list[float] | None:
-        import numpy as np
+        import numpy as np  # which one answer without draws does not need, and takes longer to load than to give
 
         # Where the GPU slows links, a price is known once it is known what the GPU does meanwhile: `two_streams` asks
         # for it then, the other recurrence over arrays cannot.
@@ -257,6 +263,7 @@ class StrategyPlan:
             return None
         total_s = self.end_s(prices, at.slowdown, start_s=np.zeros(len(at.lanes)))
         whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(at)))
+        # One number where no lane differs in what counts, such as draws of links on one rank.
         iterations_s: list[float] = np.broadcast_to(whole_s, len(at.lanes)).tolist()
         return iterations_s
 
@@ -285,6 +292,7 @@ class StrategyPlan:
         return [*([(self.inner, 1)] * self.num_inner if self.inner else ()), (self, self.program.num_steps)]
 
     def _total_s(self, prices: Sequence[Price], slowdown: float) -> float:
+        # Floats, not arrays of one lane: a call of numpy costs more than the sum that it makes then.
         if self.two_streams is not None:
             return float(recurrence.two_streams(self.two_streams, prices, slowdown))
         return OneRank(self.steps, prices, slowdown).run().now
@@ -312,6 +320,7 @@ class StrategyPlan:
     @cached_property
     def are_apart(self) -> bool:
         """Whether no two streams that communicate may use the same links."""
+        # By kinds of groups and not by ranks: two groups that both leave nodes meet at some NIC.
         groups = [
             {step.operation.schedule.group for step in stream if isinstance(step.operation, Communicate) and step.sends}
             for stream in self.steps
@@ -322,6 +331,7 @@ class StrategyPlan:
     def timeline(self, at: PlanNumbers) -> Timeline:
         """Return one iteration of the rank that stands for all, the mean one of the period."""
         prices = self.prices(at)
+        # `two_streams` is faster and knows no spans: it sums what compute has done without telling which part it was.
         rank = OneRank(self.steps, prices, at.slowdown).run()
         spans = [
             make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)
@@ -394,6 +404,7 @@ def _timed(step: PricedStep, price: Price) -> TimedOperation:
     if isinstance(operation, Communicate):
         return operation
     assert isinstance(price, float | int)
+    # Kernels become compute of known seconds, too: who runs operations one by one knows no calibration.
     if isinstance(operation, Compute):
         return replace(operation, seconds=price, share=NO_SHARE)
     return Compute(

@@ -21,7 +21,7 @@ _LARGEST_EXPONENT = 700.0
 class NodeFailure(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="node_failure"):
     """Nodes that fail now and then, after which the training goes on from its last checkpoint.
 
-    It slows no iteration down: the result says which part of a day trains (`Availability`).
+    It slows no iteration down: the result says which part of a day trains (`availability`).
 
     Attributes:
         mean_time_between: of one node, exponentially distributed; any node stops the cluster.
