@@ -39,20 +39,20 @@ class Changes:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._found = [0.0, topology.next_change_s(0.0)]
+        self._times_s = [0.0, topology.next_change_s(0.0)]
 
     def around(self, time_s: float) -> tuple[float, float]:
         """Return a time since which links are as at a time, such as the last change, and the next change [s]."""
         for _ in range(_MOST_CHANGES):
-            if self._found[-1] > time_s:
+            if self._times_s[-1] > time_s:
                 break
-            self._found.append(self._topology.next_change_s(self._found[-1]))
+            self._times_s.append(self._topology.next_change_s(self._times_s[-1]))
         else:  # a long pause amid quick changes
-            self._found = [time_s, self._topology.next_change_s(time_s)]
-        place = bisect_right(self._found, time_s)
+            self._times_s = [time_s, self._topology.next_change_s(time_s)]
+        place = bisect_right(self._times_s, time_s)
         if not place:
             return time_s, self._topology.next_change_s(time_s)
-        return self._found[place - 1], self._found[place]
+        return self._times_s[place - 1], self._times_s[place]
 
 
 class CollectiveTimes:

@@ -19,7 +19,6 @@ from simnet.engine import intervals
 from simnet.engine.intervals import drawn_calibrations, drawn_scenarios, with_default_draws
 from simnet.engine.scenario import RunSettings, load
 from simnet.engine.simulation import simulate, with_influences
-from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.report.result_page import result_page
 from simnet.report.rows import row
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam
@@ -161,35 +160,6 @@ def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
         widths.append(high / low)
     assert widths[0] == 1
     assert widths[1] == pytest.approx(4, rel=0.1)
-
-
-@pytest.mark.slow
-def test_fifty_draws_are_surer_than_two_hundred_were_with_the_error_drawn_among_them(monkeypatch):
-    """Beside 4,000 draws, over twelve ways to shuffle them."""
-    given, error = load("bert_base_10gbit", {"baseline": "all_reduce"}), 1.353
-
-    def speedups(count, seed):
-        monkeypatch.setattr(intervals, "SEED", seed)
-        intervals.normals.cache_clear()
-        lanes = StepLanes(list(drawn_scenarios(given, count)), StepTimer(given))
-        pairs = zip(lanes.iterations_s(given.strategy), lanes.iterations_s(given.baseline), strict=True)
-        return [dense_s / own_s for own_s, dense_s in pairs]
-
-    def drawn_among_them(values, seed):
-        errors = (math.exp(z * math.log(error) / intervals.SIGMAS) for z in intervals.normals(f"{seed}/e", len(values)))
-        return intervals.middle_90_percent([v * e for v, e in zip(values, errors, strict=True)])
-
-    true = intervals.middle_90_percent(speedups(4000, "true"), error)
-
-    def worst(count, ends_of):
-        found = [ends_of(speedups(count, seed), seed) for seed in range(12)]
-        off = [[math.log(end / known) for end, known in zip(ends, true, strict=True)] for ends in found]
-        return max(math.sqrt(sum(one[side] ** 2 for one in off) / len(off)) for side in (0, 1))
-
-    now, before = worst(50, lambda values, _: intervals.middle_90_percent(values, error)), worst(200, drawn_among_them)
-    intervals.normals.cache_clear()
-    assert intervals.DRAWS == 50
-    assert now < before < 0.05
 
 
 LINKS = Calibration(
