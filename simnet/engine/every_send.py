@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 import simpy
@@ -24,29 +24,8 @@ Regular = Callable[[Topology, Schedule, float, float], tuple["FloatArray | float
 """What a collective takes each rank on links as they are since a time, and by how much that may be off [s]."""
 
 
-class Executor(Protocol):
-    """Runs collectives for `num_ranks` ranks, which must all call them in the same order."""
-
-    num_ranks: int
-    topology: Topology
-
-    def run(
-        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
-    ) -> Steps:
-        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
-
-        Returns:
-            When the last rank of the group had arrived, and when this rank was done [s].
-        """
-        ...
-
-    def compute_changes(self, rank: int, is_computing: bool) -> None:
-        """Take note that a rank's GPU begins or stops to compute, which may change the rates of its links."""
-        ...
-
-
 class Exact:
-    """All ranks, all sends, all links."""
+    """Runs collectives for `num_ranks` ranks, which must all call them in the same order: all sends, all links."""
 
     def __init__(
         self,
@@ -87,7 +66,7 @@ class Exact:
                 self._set_rate(link)
 
     def compute_changes(self, rank: int, is_computing: bool) -> None:
-        """Set the rates of the rank's ports and of its node's NICs anew."""
+        """Set the rates of the ports and NICs of a rank anew, whose GPU begins or stops to compute."""
         self._is_computing[rank] = is_computing
         node = rank // self.topology.ranks_per_node
         for link in (LinkId("port_tx", rank), LinkId("port_rx", rank), LinkId("nic_tx", node), LinkId("nic_rx", node)):
@@ -109,7 +88,11 @@ class Exact:
     def run(
         self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
     ) -> Steps:
-        """Wait for the group, then go through this rank's rounds."""
+        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
+
+        Returns:
+            When the last rank of the group had arrived, and when this rank was done [s].
+        """
         if sequence not in self._calls:
             self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes, stretch)
         call = self._calls[sequence]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.engine.collective_times import group_order
-from simnet.engine.every_send import Executor
+from simnet.engine.every_send import Exact
 from simnet.engine.links import call_after_all
 from simnet.engine.random_factors import Varied
 from simnet.engine.ranks import RanksIteration, StepSums, latecomers, slowest_rank
@@ -36,7 +36,7 @@ from simnet.strategies.program import Communicate, Compute, OperationId
 if TYPE_CHECKING:
     from simnet.core.bounded_types import FloatArray
 
-MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
+MakeExecutor = Callable[[simpy.Environment, Topology], Exact]
 
 
 class Gpu:
@@ -213,7 +213,7 @@ def run_steps(
 class _SimulatedRank:
     """One rank, or the one that stands for all, while it runs."""
 
-    def __init__(self, env: simpy.Environment, number: int, executor: Executor, comm_slowdown: float) -> None:
+    def __init__(self, env: simpy.Environment, number: int, executor: Exact, comm_slowdown: float) -> None:
         self._env = env
         self._number = number
         self._executor = executor
