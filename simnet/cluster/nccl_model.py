@@ -123,6 +123,7 @@ def seconds(candidate: Candidate, at: BusBandwidths, message_bytes: float, hop_s
 
 def latency_s(candidate: Candidate, at: BusBandwidths, message_bytes: float, hop_s: float) -> float:
     """Return what of the time its bytes do not take [s]."""
+    # In one node nothing crosses, and a latency between nodes adds nothing.
     if not candidate.crossings:
         return candidate.latency_s
     # Between two crossings a chunk passes through a node, in whose time each NIC sends as many bytes.
@@ -229,6 +230,7 @@ def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: 
     """Return a ring in one protocol; an all-reduce goes round in two ways, reducing and then gathering."""
     ranks = num_nodes * ranks_per_node
     intra_s, inter_s = RING_HOP_S[protocol]
+    # Fitted, unlike the hops of the other protocols inside a node.
     if protocol == "LL":
         intra_s = costs.ll_hop_s
     crossings = ways * (num_nodes - 1)

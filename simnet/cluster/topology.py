@@ -59,6 +59,7 @@ class Level(NamedTuple):
             send_bytes: of one send [B].
             is_whole: whether no window holds for it.
         """
+        # A message of no bytes still has an efficiency: its logarithm must exist.
         size = max(send_bytes, 1e-9)
         fraction = self.curve[0][1] if len(self.curve) == 1 else network_costs.interpolate(self.curve, size)
         if self.window_bytes is None or is_whole:
@@ -174,11 +175,13 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
             nominal /= _factor(fault, "link_factor", link, time_s)
+        # A limit holds whatever the rate: it is no factor, and the lowest of several counts.
         limits = (_answered(fault, "link_limit", LEAST_BYTES_PER_S, math.inf, link, time_s) for fault in self.faults)
         return min(nominal, *limits) if self.faults else nominal
 
     def added_latency_s(self, links: Iterable[LinkId], time_s: float) -> float:
         """Return what faults add to the latency of a send over these links at a time [s]."""
+        # Asked for every send of the exact executor.
         if not self.faults:
             return 0.0
         return sum(
@@ -204,6 +207,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         Raises:
             SimnetError: a fault, which may be foreign code, gives no later time.
         """
+        # Strictly later: a fault that gives the same time again would stop the clock.
         later = math.nextafter(after_s, math.inf)
         return min(
             (_answered(fault, "next_change_s", later, math.inf, after_s) for fault in self.faults), default=math.inf
@@ -235,6 +239,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         """Return the factor on the time of compute of each rank that some fault slows."""
         factors: dict[int, float] = {}
         for fault in self.faults:
+            # Most faults say nothing of compute, and a million ranks need not be asked.
             if _says(fault, "compute_factor"):
                 for rank in self.places_of("port_tx", self.nodes_of(fault)):
                     factor = _factor(fault, "compute_factor", *divmod(rank, self.ranks_per_node))
@@ -282,6 +287,7 @@ def touched(topology: Topology, kind: LinkKind) -> Mapping[int, Topology]:
                 numbers_of.setdefault(place, []).append(number)
     made: dict[tuple[int, ...], Topology] = {}
     for numbers in map(tuple, numbers_of.values()):
+        # Places that the same faults touch share a topology, and with it all that is cached by it.
         if numbers not in made:
             made[numbers] = replace(topology, faults=tuple(topology.faults[number] for number in numbers))
     return {place: made[tuple(numbers_of[place])] for place in sorted(numbers_of)}

@@ -114,6 +114,7 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     """
     name = name or default_name(topology.nccl, topology.num_nodes, fitted_with=topology.all_reduce)
     if name in (AUTO, ANY):
+        # Each lane has links of its own, and maybe another fastest algorithm: all stand for it until times are known.
         if topology.lanes:
             return any_of(_candidates(topology, message_bytes, name == ANY))
         return _fastest_of_all(topology, message_bytes, name == ANY)
@@ -134,6 +135,7 @@ def choose_on(name: str | None, topology: Topology, message_bytes: float, group:
 
     Where a group is a part of a node, or whole nodes, NCCL's costs hold for it as for a cluster of this size.
     """
+    # All ranks are what NCCL's costs were fitted to.
     if group == topology.group("world"):
         return choose(name, topology, message_bytes)
     costs, is_whole = topology.nccl, group.nodes == 1 or group.members_per_node == topology.ranks_per_node
@@ -218,6 +220,7 @@ def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool
         for algorithm in every()
         if (algorithm.is_tuned_over or also_beyond_nccl) and _exists(algorithm, topology)
     ]
+    # NCCL's own ring and tree in its own time; the same by links alone would be faster than NCCL is.
     if any(algorithm.needs_nccl for algorithm in fitting):
         fitting = [algorithm for algorithm in fitting if algorithm.name not in COARSE]
     variants = (
@@ -235,6 +238,7 @@ def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes:
         return any_of(schedules)
     least = sorted((link_loads.lower_bound_s(topology, schedule), number) for number, schedule in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
+    # In the order of their bounds: once one bound exceeds the best time, so do all that follow.
     for least_s, number in least:
         if least_s > best_s:
             break
@@ -293,6 +297,8 @@ def choose_reduce_scatter(topology: Topology, group: Group, message_bytes: float
 
 
 def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Schedule:
+    # A half of the ring is what NCCL's gathers are: the costs that were fitted to all-reduces hold for its hops and
+    # bytes.
     costs, group = topology.nccl, half.group
     if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
         return half
@@ -351,6 +357,7 @@ def _in_protocol(schedule: Schedule, protocol: Protocol) -> Schedule:
 def _tree_s(shape: Shape, message_bytes: float) -> float | None:
     """Return the closed form of the best tree, known for at least 4 nodes that are a power of two."""
     nodes = shape.num_nodes
+    # Elsewhere branches differ in length, and no closed form is known.
     if nodes < 4 or nodes & (nodes - 1):
         return None
     return min(closed_form.tree_all_reduce_s(shape, message_bytes, chunks) for chunks in tree.CHUNKS)

@@ -73,6 +73,7 @@ def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Num
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
+    # In lanes each takes the fastest of what the schedule stands for, as a tuner does on one cluster.
     if schedule.alternatives:
         return least(*(seconds(topology, alternative, message_bytes) for alternative in schedule.alternatives))
     wire_s: Number = 0.0
@@ -276,6 +277,7 @@ class _Tally(NamedTuple):
 Tallies = tuple[tuple[_Tally, ...], ...]
 
 
+# By the shape of the fabric alone: sweeps over rates and latencies count each schedule once.
 @lru_cache(maxsize=16_384)
 def _all_tallies(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> tuple[Tallies, ...]:
     ranks = tuple(_representatives(schedule, nodes_per_leaf))

@@ -73,6 +73,7 @@ def price(
     Raises:
         UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
     """
+    # Then nothing that happens meanwhile changes what it takes, and a number will do.
     if is_alone and not topology.compute_slows_links:
         return link_loads.seconds(topology, schedule, message_bytes)
     if schedule.alternatives:
@@ -96,6 +97,7 @@ def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> Overla
 def _leg(topology: Topology, load: LevelLoad) -> Leg:
     if not any(load.wire_bytes.values()):
         return Leg(load.latency_s)
+    # Links are filled in proportion: what the most loaded one has left tells what all have.
     most = largest(*load.inflated_bytes.values())
     shares = {kind: size / most for kind, size in load.inflated_bytes.items() if load.wire_bytes[kind]}
     alone, beside = (
@@ -107,6 +109,7 @@ def _leg(topology: Topology, load: LevelLoad) -> Leg:
 
 def _leg_end_s(leg: Leg, begin_s: Number, computing_s: Number) -> Number:
     alone, beside = leg.rates
+    # Until the GPU stops the slower rate holds, for what is left then the other.
     beside_s = largest(computing_s - begin_s, 0.0)
     left = largest(leg.inflated_bytes - beside_s * beside, 0.0) if alone is not _NEVER else 0.0
     return begin_s + least(beside_s, leg.inflated_bytes / beside) + left / alone
@@ -119,6 +122,7 @@ class _LegUnderWay:
 
     def __init__(self, leg: Leg, now: float) -> None:
         self.leg, self.begins_s, self.left, self.rate = leg, now + leg.latency_s, leg.inflated_bytes, 0.0
+        # A wait has no bytes: it ends when its latency has passed.
         self.ends_s = self.begins_s if self.left <= 0 else _NEVER
 
 
@@ -180,6 +184,7 @@ class CollectivesUnderWay:
 
     def _goes_on(self, run: _Run, now: float) -> bool:
         """Take a collective to the phase that is under way; tell whether there is any."""
+        # Phases without bytes or latency end at once, several of them at one time.
         while all(flow.ends_s <= now * (1 + _ROUNDING) for flow in run.flows):
             phase = next(run.phases, None)
             if phase is None:
@@ -212,6 +217,7 @@ class CollectivesUnderWay:
 
 def _fair_rates(active: list[tuple[_LegUnderWay, Rates]], *, is_computing: bool) -> list[tuple[_LegUnderWay, float]]:
     """Raise all rates equally until a link is full, fix the rates of its flows, and go on with the other flows."""
+    # One flow has its links to itself.
     if len(active) == 1:
         ((flow, _),) = active
         return [(flow, flow.leg.rates[is_computing])]

@@ -244,6 +244,7 @@ def rank_times_of_draws(topologies: Sequence[Topology], schedule: Schedule, mess
 def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, follows: bool = True) -> RankTimes:
     usual = without_faults(links.topology)
     usual_s = link_loads.duration_s(usual, schedule, message_bytes)
+    # One number for all ranks wherever it holds: arrays over a million ranks are not made for nothing.
     if links.are_usual and _ends_together(usual, schedule):
         return RankTimes(usual_s)
     launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, message_bytes)
@@ -251,6 +252,7 @@ def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, f
     seconds = np.maximum(launch_s + wire_s, host_s)
     if is_exact:
         return RankTimes(seconds)
+    # Send by send where no form is exact and it does not take long, so that most answers have no error to name.
     if follows and num_sends(schedule) <= MOST_SENDS:
         from simnet.engine import every_send
 

@@ -93,6 +93,8 @@ class Exact:
         Returns:
             When the last rank of the group had arrived, and when this rank was done [s].
         """
+        # The first rank to arrive opens it and the last to leave closes it, so that a long run holds those under way
+        # alone.
         if sequence not in self._calls:
             self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes, stretch)
         call = self._calls[sequence]
@@ -101,6 +103,7 @@ class Exact:
         taken_s = self._regular_s(schedule, message_bytes, stretch)
         if taken_s is not None:
             yield self._env.timeout(taken_s if isinstance(taken_s, float) else float(taken_s[rank]))
+            # So that a bar advances as far as it would with events.
             for _ in range(schedule.num_rounds):
                 self._tell_round(rank)
             self._leave(sequence, call)

@@ -279,6 +279,7 @@ def middle_90_percent(values: Sequence[float], error: float = 1.0) -> tuple[floa
         values: one a draw.
         error: the model's own, log-normal, as `ModelError` holds it; 1 for none.
     """
+    # The model's own error is folded in exactly: 50 draws are surer so than 200 with the error drawn among them.
     ordered, tail = sorted(values), (1 - CONFIDENCE) / 2
     if error <= 1:
         return quantile(ordered, tail), quantile(ordered, 1 - tail)
@@ -294,6 +295,7 @@ def _with_error(values: Sequence[float], share: float, error: float) -> float:
         return values[0]
     if below >= zeros + len(places):
         return values[-1]
+    # Nine standard deviations beyond the outermost draw: less of the distribution lies there than a float tells.
     low, high = places[0] - 9 * sigma, places[-1] + 9 * sigma
     below -= zeros
     scale = sigma * math.sqrt(2)
@@ -328,6 +330,7 @@ def with_default_draws(scenario: Scenario, num_points: int = 1) -> Scenario:
     """
     if scenario.run.draws is not None or scenario.calibration.kind == "ideal":
         return scenario
+    # Draws of ranks that are not alike are arrays of ranks: seconds each on many ranks.
     if not is_folded(scenario):
         is_quick = scenario.run.fidelity != "exact" and scenario.cluster.world_size <= MOST_DRAWN_RANKS
         if not is_quick or num_points > 1:
@@ -445,6 +448,7 @@ def _of_one_iteration(scenario: Scenario) -> Scenario:
     """Return a scenario with one iteration of what is always there, collectives as wholes where ranks differ."""
     if is_folded(scenario):
         return scenario
+    # What varies between iterations widens each iteration, not the mean that an interval is of.
     faults = tuple(fault for fault in scenario.cluster.faults if not fault.varies)
     run = replace(scenario.run, iterations=1)
     return replace(scenario, run=run, cluster=replace(scenario.cluster, faults=faults))

@@ -91,6 +91,7 @@ def _at_peak(scenario: Scenario, strategy: Strategy, step: Step, topology: Topol
 
 def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:
     """Return what one rank holds."""
+    # Errors of foreign code are named as such; one of ours is a defect and keeps its traceback.
     if not is_foreign(type(strategy)):
         return strategy.memory(model, step, topology)
     try:
@@ -114,6 +115,7 @@ def fitting(scenario: Scenario, variants: Iterable[AnyStrategy], step: Step | No
     for variant in variants:
         try:
             memory = memory_of(variant)
+        # A variant that cannot be made here fits nowhere, and others may.
         except SimnetError:
             continue
         if memory is None or memory.fits is not False:
@@ -137,8 +139,10 @@ def that_fit(scenario: Scenario, variants: Sequence[AnyStrategy], step: Step | N
     """
     step = step or training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     scenario = _uncut(scenario, variants)
+    # Uncut first: where it fits nothing else needs to be tried, since no cut is faster.
     if kept := fitting(scenario, variants, step):
         return [Fitting(scenario, kept)]
+    # The largest that fits at each level alone: smaller micro-batches launch more kernels and are never faster.
     largest: list[Fitting] = []
     for level in _tried(scenario, variants):
         fits = (fitting_cut for cut in level if (fitting_cut := _with_fewest(scenario, cut, variants, step)))
@@ -196,6 +200,7 @@ def _with_fewest(
     scenario: Scenario, cut: tuple[BatchSettings, ...], variants: Sequence[AnyStrategy], step: Step
 ) -> Fitting | None:
     """Return the first settings in which as many variants fit as in the last; None where none does."""
+    # The last has all that saves memory at no cost: if not even that fits, fewer of it do not.
     kept = fitting(with_settings(scenario, cut[-1]), variants, step)
     if not kept:
         return None
@@ -213,6 +218,7 @@ def least(scenario: Scenario, variants: Sequence[AnyStrategy]) -> Fitting:
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     tried = [settings for level in _tried(scenario, variants) for cut in level for settings in cut]
     smallest, least_bytes = Fitting(scenario, tuple(variants[:1])), math.inf
+    # As the user has it comes first, so that of equals it is what is shown.
     for settings in (settings_of(scenario), *tried):
         there = with_settings(scenario, settings)
         memory_of = memories(there, step)
@@ -250,6 +256,7 @@ def _of_change(changed: Scenario, step: Step) -> GpuMemory | None:
     workload, cluster = changed.workload, changed.cluster
     step = replace(step, samples=workload.batch_per_rank, micro_batches=changed.grad_accumulation)
     activations, gpu = gpu_memory.of_model(workload, cluster, step).activations, gpu_models.known(cluster.gpu)
+    # Activations alone are known at once; what a rank holds beside them takes as long as a simulation in large models.
     if gpu is not None and activations is not None and activations > gpu.memory_bytes:
         return None
     return _at_peak(changed, changed.strategy, step, topologies.build(cluster, changed.calibration))
@@ -323,9 +330,11 @@ def _own_changes(scenario: Scenario, changed: Scenario, step: Step) -> Iterator[
     scenarios = [fits.scenario for fits in that_fit(changed, (strategy,), step)]
     if not scenarios:
         return
+    # A time is only asked for where there is a choice.
     best = scenarios[0] if len(scenarios) == 1 else min(scenarios, key=_alike_s(strategy))
     settings, before = settings_of(best), settings_of(scenario)
     if scenario.run.global_batch is not None:
+        # With a global batch the number of micro-batches follows, and is no key to set.
         before = before._replace(micro_batches=settings.micro_batches)
     keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.changes(before).items())
     yield f"{settings.text()} ({keys})", replace(best, strategy=strategy)
@@ -354,6 +363,7 @@ def _sharded(scenario: Scenario) -> Iterator[Change]:
 def _longer_shards(scenario: Scenario) -> Iterator[Change]:
     cluster = scenario.cluster
     for nodes in range(2, cluster.num_nodes + 1):
+        # Shards must divide the ranks.
         if cluster.num_nodes % nodes == 0:
             ranks = nodes * cluster.ranks_per_node
             hybrid = strategies.HybridShard(shard_ranks=ranks)

@@ -45,6 +45,7 @@ class PreparedScenario:
         self._cluster = with_numbers(scenario)
         self.topology: Topology = topologies.build(self._cluster, scenario.calibration)
         self._topologies: dict[str, Topology] = {}
+        # The times of a step are those of one micro-batch; how many there are is a matter of the run.
         self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_progress = on_progress
@@ -52,6 +53,7 @@ class PreparedScenario:
 
     def plan(self, strategy: Strategy) -> StrategyPlan:
         """Return the program of a strategy, made once."""
+        # One answer asks for it again and again: for its timeline, its notes, its memory and its draws.
         if strategy not in self._plans:
             self.check(strategy)
             # Whoever chooses an algorithm, as NCCL's tuner does, knows of no fault.
@@ -75,6 +77,7 @@ class PreparedScenario:
     def topology_of(self, strategy: Strategy) -> Topology:
         """Return the links as a strategy's exchange finds them: a library of its own may carry it."""
         calibration, kind = self.scenario.calibration, strategy.kind
+        # Nearly always: one topology for all is one key of every cache of what a collective takes.
         if calibration.library_of(kind) is None:
             return self.topology
         if kind not in self._topologies:
@@ -98,6 +101,7 @@ class PreparedScenario:
 
     def iteration_s(self, plan: StrategyPlan) -> float:
         """Return the time of an iteration, as `run` does but for rounding [s]."""
+        # Without spans: a search asks for times alone, and `two_streams` gives them faster.
         if self.fidelity == "folded" and not self.ends_apart(plan):
             return self.checked_s(plan.iteration_s(self.numbers(plan.strategy)))
         if self.fidelity == "exact":
@@ -159,6 +163,7 @@ class PreparedScenario:
         from simnet.engine.collective_times import rank_times
         from simnet.engine.every_send import Exact
 
+        # Before anything is made: the first thing that so many sends fill is memory.
         if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
             raise SimnetError(
                 f"run.fidelity: 'exact': about {sends} sends: at most {EXACT_MAX_SENDS}; use fewer nodes or "
@@ -170,6 +175,7 @@ class PreparedScenario:
         period = [(timed[id(part)], num_steps) for part, num_steps in plan.of_period]
         steps = period * self.num_periods(plan)
         drawn = [variation.of(n, num_collectives(streams)) for n, (streams, _) in enumerate(steps)]
+        # Where no two collectives meet on a link, each takes what it takes alone, and needs no events of its own.
         regular = rank_times if _is_regular(plan) else None
         make = partial(Exact, on_round=self._on_progress, regular=regular)
         return exact.run_exact(steps, at.topology, at.slowdown, drawn, make)
@@ -229,6 +235,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
         )
     if asked != "auto":
         return asked
+    # The order is that of cost: milliseconds, seconds with all ranks as arrays, minutes with all sends as events.
     if topology.is_symmetric:
         return "folded"
     return "grouped" if topology.leaves_are_filled else "exact"

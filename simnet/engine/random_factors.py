@@ -71,6 +71,8 @@ class Variation:
 
     def _draw(self, fault: "Fault", number: int, which: Drawn, iteration: int, size: int) -> "FloatArray | None":
         where = f"cluster.faults: {tag_of(fault)!r}: {which}"
+        # A counter in place of a stream of numbers: iteration 7 draws the same whether or not the six before it were
+        # drawn.
         key = np.array([self._seed, number], dtype=np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, _DRAWN.index(which), iteration]))
         try:
@@ -81,6 +83,7 @@ class Variation:
         if drawn is None:
             return None
         least = 0.0 if which == "draw_pauses_s" else 1e-6
+        # A fault of another package may draw anything; a wrong shape would be broadcast without a word.
         if drawn.shape != (size,) or not ((drawn >= least) & (drawn <= _MOST)).all():
             raise SimnetError(f"{where}: must be {size} numbers from {least:g} to {_MOST:g}; fix the fault")
         return drawn
@@ -93,6 +96,7 @@ def _keyed(faults: "Iterable[Fault]") -> "list[tuple[int, Fault]]":
     """
     keyed, before = [], Counter[str]()
     for fault in faults:
+        # Without amounts: a sweep over one compares the same accidents, larger or smaller, and its curve is smooth.
         said = repr(sorted((key, value) for key, value in to_dict(fault).items() if key not in fault.amounts))
         digest = hashlib.blake2b(f"{said}{before[said]}".encode(), digest_size=8).digest()
         before[said] += 1

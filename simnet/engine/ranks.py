@@ -98,6 +98,7 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     changes, tally = Changes(topology), StepSums(topology.world_size)
     starts_s = met_s = np.zeros(topology.world_size)
     longest = (-1.0, 0, starts_s, met_s, 0)
+    # One step after the other: a rank that is late in one begins the next late, which no mean of steps alone shows.
     for number, step in enumerate(steps):
         varied = variation.of(number, num_collectives(step.plan.program.streams))
         iteration = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied).run()
@@ -137,6 +138,7 @@ def draws_s(plan: StrategyPlan, at: LaneNumbers, factor: "FloatArray") -> list[f
     slowdown = _column([lane.slowdown for lane in lanes])
     prices: dict[int, list[Price]] = {}
     for part, _ in plan.of_period:
+        # The inner steps of a period are one plan, many times over.
         if id(part) not in prices:
             of_lanes = part.prices_of(at)
             if of_lanes is None:
@@ -172,12 +174,14 @@ def _ends_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and 
     if not ends_as_usual(topologies[0], schedule):
         taken_s = rank_times_of_draws(topologies, schedule, size)
     starts_s = np.empty(arrivals_s.shape)
+    # A group begins when the last of its ranks has arrived.
     starts_s[:, groups] = arrivals_s[:, groups].max(axis=2)[:, :, None]
     return np.asarray(starts_s + taken_s)
 
 
 def slowest_rank(ends_s: "FloatArray") -> int:
     """Return the rank that was done last, of those that were together but for rounding the first."""
+    # Not `argmax`: which of two ranks that end together is larger would hang on the last bit of a sum.
     return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
 
 
@@ -249,6 +253,7 @@ class _Iteration:
     def run(self) -> RanksIteration:
         """Take every rank to its end, rails of one NIC until their times stand."""
         ends_s = self._once()
+        # What rails that share NICs take hangs on when all of them begin, which is known once the whole step has run.
         while not self._nics.are_settled():
             self._forget()
             ends_s = self._once()
@@ -334,6 +339,7 @@ class _Iteration:
         slowed_for = None
         if self._topology.compute_slows_links:
             slowed_for = np.broadcast_to(computing_s, self._begins_s.shape)
+        # In the first pass rails have their part of a NIC throughout; then they have what the pass before has shown.
         if (taken_s := self._nics.taken_s.get(which)) is None:
             ends_s = times.ends_s(groups, starts_s, slowed_for)
         else:
@@ -367,6 +373,7 @@ class _Iteration:
             self._wake(rank)
         while self._planned:
             then, rank, version = heapq.heappop(self._planned)
+            # Of a plan that was replaced since: cheaper to skip here than to take out of the heap.
             if version == self._version[rank]:
                 ranks[rank].go(then)
                 self._wake(rank)
@@ -386,6 +393,7 @@ class _Iteration:
         group = self._times_of(which).operation.schedule.group
         arrived = self._arrived.setdefault((which, group.group_id(rank)), {})
         arrived[rank] = now
+        # The last one to arrive lets all begin; whoever came before has waited, its GPU computing on.
         if len(arrived) == group.size:
             members = sorted(arrived)
             began_s, ends_s = self._run_in_group(which, members, [arrived[member] for member in members])

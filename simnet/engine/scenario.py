@@ -345,7 +345,9 @@ def load_experiment(
     where = files.label(path)
     whole = files.read_file(path)
     data = _scenario_table(whole, path)
+    # A result holds its scenario: what was simulated once is simulated again by naming the file of its result.
     is_result = data is not whole
+    # Files that a user may well take for a scenario are told apart by name, before any key of theirs is called unknown.
     if {"format", "axes", "points"} <= data.keys():
         raise SimnetError(
             f"{where}: results of a sweep, not a scenario; draw them with: simnet report {where} --figures DIR"
@@ -361,6 +363,7 @@ def load_experiment(
     settings = {**(overrides or {}), **(axes or {})}
     check_apart(settings, listed, "--set")
     swept, points = in_file if listed is None else ({}, listed)
+    # Asked for on the command line, an axis replaces that of the file in its place; a new one varies fastest.
     swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
     return Experiment(
         name=str(data.setdefault("name", path.stem)),
@@ -444,6 +447,7 @@ def with_parts_filled(data: Mapping[str, object], where: str, directory: Path) -
 
 def _fill(key: str, value: object, where: str, directory: Path) -> tuple[object, dict[KeyPath, str]]:
     """Return the data of a top-level key with names replaced by what they stand for, and where its keys were given."""
+    # A strategy has no file of its own: its name is its kind.
     if key in schema.BY_NAME:
         return ({"kind": value} if isinstance(value, str) else with_paths_at(value, directory)), {}
     if key not in PARTS:
@@ -510,6 +514,7 @@ def _with_parts(old_data: Mapping[str, object], old: Scenario, data: Mapping[str
     """
     others = [key for key in {**old_data, **data} if data.get(key) is not old_data.get(key)]
     tables = {key: table for key in others if key in PARTS and isinstance(table := data.get(key), Mapping)}
+    # Something else than a part changed, such as `run`: the whole is read again.
     if len(tables) < len(others):
         return None
     try:

@@ -44,6 +44,7 @@ def simulate(
     whole = _simulate_once(scenario, on_progress, references)
     if not scenario.run.draws:
         return whole
+    # Draws give ratios to the result as calibrated, which is simulated once and in full.
     bounds = intervals.intervals(whole, with_model_error=with_model_error)
     return replace(whole, intervals=bounds)
 
@@ -61,6 +62,8 @@ def _simulate_once(
     result = _strategy_result(prepared, scenario.strategy)
     baseline = None
     if compared := compared_with(scenario, references):
+        # A reference may cut its batch otherwise to fit the GPU: its compute then takes other times, and is prepared
+        # anew.
         is_cut_alike = settings_of(compared) == settings_of(scenario)
         beside = prepared if is_cut_alike else PreparedScenario(compared, on_progress)
         baseline = _strategy_result(beside, compared.strategy)
@@ -97,6 +100,7 @@ def num_calls(scenario: Scenario, references: References | None = None) -> int:
     The exact executor does so whenever rank 0 has finished a round, the grouped one after each step.
     """
     prepared = PreparedScenario(scenario)
+    # One node that stands for all takes milliseconds, in which a bar would only flicker.
     if prepared.fidelity == "folded":
         return 0
     plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario, compared_with(scenario, references))]
@@ -177,6 +181,7 @@ def _notes(prepared: PreparedScenario, compared: Scenario | None) -> tuple[str, 
             f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
         )
+    # Once each: a strategy and what it is compared with may say the same.
     notes += dict.fromkeys(note for plan in plans for note in plan.program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared, strategies)
@@ -206,6 +211,7 @@ def calibration_notes(cluster: Cluster, calibration: Calibration) -> tuple[str, 
         ("intra_node", cluster.intra_node, calibration.intra_node),
     ):
         on = calibrated.measured_on
+        # An efficiency is a fraction of the nominal rate: what a host attains does not grow with the rate of its link.
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
             nominal = link.bytes_per_s.text()
             notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {nominal}")
@@ -233,6 +239,7 @@ def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str
 
 def _notes_of_windows(scenario: Scenario, result: StrategyResult) -> Iterator[str]:
     """Say which faults that come and go are not seen as often as they come."""
+    # A run of some iterations lasts seconds: a fault that comes every hour may never come in it.
     timed = (fault for fault in scenario.cluster.faults if isinstance(fault, TimedFault))
     yield from filter(None, (fault.missed_in(sum(result.iterations_s)) for fault in timed))
 

@@ -111,6 +111,7 @@ class StepLanes:
         plan, prepared = self._plan(strategy), [timer.prepared for timer in self._timers]
         if plan is None:
             return None
+        # Ranks that are not alike are lanes themselves: draws and ranks are then two axes of the same arrays.
         if any(lane.fidelity != "folded" for lane in prepared):
             return self._on_ranks(plan)
         try:
@@ -133,6 +134,7 @@ class StepLanes:
         prepared = [timer.prepared for timer in self._timers]
         first = prepared[0]
         together = None
+        # Faults that draw or come and go change from step to step, so that steps must be run one after the other.
         if first.fidelity == "grouped" and first.topology.next_change_s(0.0) == math.inf and not first.topology.varies:
             from simnet.engine import random_factors, ranks
 
@@ -149,6 +151,8 @@ class StepLanes:
     def _shared_plan(self, strategy: Strategy) -> StrategyPlan | None:
         if not is_fixed(strategy):
             return None
+        # Whoever chose an algorithm chose it once: draws run the programs of their base, as NCCL does not know its own
+        # error.
         if isinstance(self._base, StepLanes):
             return self._base._plan(strategy)
         if self._base is not None:

@@ -295,6 +295,7 @@ def every_kernel() -> Mapping[str, KernelCost]:
 def kernel_costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
     """Return the costs of these kernels; other packages are asked only if one is not built in."""
     known = _built_in_kernels()
+    # Packages that bring strategies are loaded only when a name asks for one, which takes long.
     if not names <= known.keys():
         known = dict(every_kernel())
     for name in sorted(names - known.keys()):
@@ -372,6 +373,7 @@ def data_parallel(  # noqa: PLR0913 - what is exchanged, and what ranks hand out
         in_forward: whether they do.
     """
     made = Streams(2)
+    # What was exchanged of a micro-batch, for which the next forward waits as DDP waits at the end of backward.
     exchanged: tuple[OperationId, ...] = ()
     for number in range(step.micro_batches):
         if in_forward and number == 0:

@@ -177,6 +177,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the steps in full precision: every `sync_period`-th one."""
         if self.sync_period is None:
             return None
+        # The full-precision average goes the way of the signs, so that the same links are asked.
         dense = DenseAllReduce(
             algorithm="hierarchical" if self.torus else "ring",
             bucketing=self.bucketing,

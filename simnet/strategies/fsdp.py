@@ -338,6 +338,7 @@ class _ShardedStep:
         waiting = deque([*([] if root is None else [root]), *blocks_in_order])
         begun = self._made.last(COMPUTE)
         ahead = KEPT_GATHERS if self._strategy.overlap else 0
+        # Torch's implicit prefetch issues the next gathers before the current part computes.
         for _ in range(min(ahead, len(waiting))):
             self._gather(waiting.popleft(), begun)
         needed = [] if root is None else [BackwardSegment(root, 0.0)]
@@ -355,6 +356,8 @@ class _ShardedStep:
                 self._gather(waiting.popleft(), self._last_kernel())
         else:
             waiting.clear()
+        # A part is reduced once its last gradient is there; it may have several segments of backward, as the root's
+        # first and last layers.
         left = Counter(segment.part for segment in self._model.segments)
         for part, fraction in self._model.segments:
             self._make_whole(part, self._made.last(COMPUTE), waiting)
@@ -419,6 +422,7 @@ class _ShardedStep:
         return self._padded(part) * width_of(self._strategy.reduce_dtype, self._step)
 
     def _compute(self, part: IterationPart, share: StepShare) -> None:
+        # A kernel of no time is left out: every operation that waits costs a turn of the recurrence.
         if share.seconds(step_times(self._step)) > 0:
             self._work(Compute(part=part, share=share))
 
@@ -442,6 +446,7 @@ class _ShardedStep:
             schedule=schedule, message_bytes=message_bytes, bucket=bucket, after=tuple(dict.fromkeys((*after, *before)))
         )
         sent = self._made.add(stream, message)
+        # Without overlap the message blocks compute as well as it waits for it.
         if not self._strategy.overlap:
             self._blocking += sent
         return sent
@@ -462,6 +467,7 @@ def sharded_memory(strategy: ShardedStrategy, model: ModelMemory, step: Step, nu
     """
     parts = strategy.parts(step)
     share = sum(part.padded_elements(num_shards) for part in parts.parts) / num_shards / step.num_elements
+    # Gradients that are reduced once a step pile up whole until then.
     keeps_whole = strategy.reduce_every == "step" and step.micro_batches > 1
     return RankMemory(
         parameters=model.parameters * share,

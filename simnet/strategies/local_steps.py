@@ -134,6 +134,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
             made.add(stream_of_it, replace(operation, after=(*operation.after, *made.last(waited))))
         if outer.after and isinstance(outer.after[-1], Communicate):
             _wait(made, stream)
+        # One step ends in the exchange, some hide it; the others are alike and simulated once.
         left = steps - overlapped - 1
         return Program(
             streams=made.made(),

@@ -185,6 +185,7 @@ def check_program(program: object) -> Program:
         raise ValueError(f"{type(program).__name__}: must be a Program")
     for operation in program.operations:
         _check_operation(operation)
+    # Foreign code is checked here once, so that runners need not ask at every operation.
     if not (0 < program.payload_bytes < math.inf and program.num_buckets >= 1):
         raise ValueError(
             f"{program.num_buckets} buckets of {program.payload_bytes} B: must be above 0 B; fix the strategy"
@@ -223,6 +224,7 @@ def _terminates(program: Program) -> bool:
 
 def ended_operations(streams: Sequence[Sequence[tuple[OperationId, ...]]]) -> list[int]:
     """Return how many operations of each stream ever end, each given by those that it waits for."""
+    # Streams are gone through until none moves: what is left then waits for itself, or for what is not there.
     ended = [0] * len(streams)
     moved = True
     while moved:

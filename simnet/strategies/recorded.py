@@ -259,6 +259,7 @@ def _payload_bytes(layout: RecordedLayout) -> float:
     for operation in layout.operations:
         if operation.kind in CONTRIBUTED:
             of_groups[operation.group] += operation.message_bytes
+    # A step that only gathers adds what each rank contributes: its own part of each gather.
     if not of_groups:
         for operation in layout.operations:
             if operation.kind == "all_gather":

@@ -95,6 +95,7 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         else:
             schedule = algorithms.choose_reduce_scatter(topology, world, message_bytes)
         operations: tuple[Operation, ...] = (Communicate(schedule=schedule, message_bytes=message_bytes),)
+        # Gradients are cast down before the wire, and the shard alone back up.
         if width != step.bytes_per_element:
             down = Kernel(name=CAST.name, part="encode", num_elements=bucket.num_elements)
             up = Kernel(name=CAST.name, part="decode", num_elements=padded / world.size)
@@ -178,6 +179,7 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
         defaults = type(self).__struct_defaults__
+        # An option of the other way to hand out would be ignored in silence, and a sweep over it flat.
         without_effect = OF_ALL_GATHER if self.update == "broadcast" else OF_BROADCAST
         for key, default in zip(type(self).__struct_fields__, defaults, strict=True):
             if key in without_effect and getattr(self, key) != default:
@@ -253,6 +255,7 @@ def _padded(bucket: Bucket, num_shards: int) -> float:
 
 def _largest_share(owned: Owned) -> float:
     """Return the part of all elements that the rank with the most of them updates."""
+    # The step ends when the rank with the most has updated its part.
     totals = [sum(map(sum, of_rank)) for of_rank in owned]
     return max(totals) / sum(totals)
 
@@ -260,6 +263,7 @@ def _largest_share(owned: Owned) -> float:
 def _broadcast(sizes: tuple[float, ...], form: Form | None, topology: Topology) -> tuple[Communicate, ...]:
     """Return a broadcast to all ranks of a message of each size."""
     world = topology.group("world")
+    # Many messages are of one size: an algorithm is chosen once for each size.
     chosen = {size: algorithms.choose_broadcast(form, topology, size, world) for size in dict.fromkeys(sizes)}
     return tuple(Communicate(schedule=chosen[size], message_bytes=size) for size in sizes)
 
@@ -274,6 +278,7 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
     owned: list[list[tuple[float, ...]]] = [[] for _ in ranks]
     for group in _grouped(tensors, param_groups):
         of_ranks: list[list[float]] = [[] for _ in range(world_size)]
+        # The largest first, as torch does: small ones then even out what is left.
         for elements in sorted(group, reverse=True):
             fewest, rank = ranks[0]
             heapq.heapreplace(ranks, (fewest + elements, rank))

@@ -113,6 +113,7 @@ def best_interval_s(between_s: float, checkpoint_s: float) -> float:
         >>> round(best_interval_s(24 * 3600, 60))  # Young (1974): sqrt(2 x 60 x 86,400) = 3,220 s
         3180
     """
+    # Daly's series holds below this; beyond it he takes the time between failures itself.
     if checkpoint_s >= 2 * between_s:
         return between_s
     ratio = math.sqrt(checkpoint_s / (2 * between_s))
@@ -139,6 +140,7 @@ def _of_days(between_s: float, every_s: float, failure: NodeFailure, seed: int) 
     import numpy as np
 
     stops = DAY_S / between_s
+    # Six standard deviations above the mean of a Poisson process: no day runs out of draws.
     number = min(int(stops + 6 * math.sqrt(stops) + 20), _MOST_INTERVALS)
     days = max(min(_DAYS, _MOST_INTERVALS // number), 1)
     draws = np.random.Generator(np.random.Philox(key=np.array([seed, 2**32], dtype=np.uint64)))
