@@ -28,8 +28,8 @@ from simnet.analysis import convergence
 from simnet.calibration import measurement_file, series_labels
 from simnet.cli import terminal
 from simnet.cli.main import FORMER, GROUPS, cli
-from simnet.cluster import availability, gpu_models, hardware, kernel_times, network_costs
-from simnet.cluster.faults import windows
+from simnet.cluster import gpu_models, hardware, kernel_times, network_costs
+from simnet.cluster.faults import node_failure, windows
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
@@ -71,7 +71,7 @@ STRUCTS: dict[type[Struct], str] = {
     gpu_memory.GpuMemory: "files.md#memory",
     result.RankWaits: "files.md#waits",
     result.LateRank: "files.md#waits",
-    availability.Availability: "files.md#availability",
+    node_failure.Availability: "files.md#availability",
     result.LostTime: "files.md#lost_time",
     result.LostToFault: "files.md#lost_time",
     result.StepTimes: "files.md#lost_time",

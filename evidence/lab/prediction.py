@@ -23,8 +23,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.parsing import parse_toml
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Duration
-from simnet.engine.raw_scenario import RawScenario
-from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.scenario import RawScenario, RunSettings, Scenario
 from simnet.strategies import CompressingStrategy, DenseAllReduce, Strategy
 from simnet.validation import held_out_proof, training_steps
 from simnet.validation.held_out_proof import Disjointness

@@ -12,8 +12,7 @@ from simnet.analysis.tune import TIE, Contender, first_of_ties, flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
-from simnet.engine.batch_settings import BatchSettings
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import BatchSettings, Scenario
 from simnet.strategies import AnyStrategy, choices
 from simnet.strategies.base import Mathematics
 from simnet.workload.gpu_memory import GpuMemory

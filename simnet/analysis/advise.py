@@ -32,10 +32,9 @@ from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals, memory_fit
 from simnet.engine.axes import Override
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import RunResult
-from simnet.engine.scenario import Experiment, Scenario, to_dict
+from simnet.engine.scenario import BatchSettings, Experiment, Scenario, settings_of, to_dict, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import AnyStrategy

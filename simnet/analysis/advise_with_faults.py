@@ -10,9 +10,8 @@ from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.whatif import free_communication
 from simnet.analysis.workers import run_where_it_pays
-from simnet.engine.batch_settings import with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StageTimes
 

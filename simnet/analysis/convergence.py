@@ -11,8 +11,7 @@ from msgspec import Meta, Struct
 from simnet.core import files, schema
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
-from simnet.engine.raw_scenario import RawScenario
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import RawScenario, Scenario
 from simnet.strategies import AnyStrategy
 from simnet.workload.training_step import num_elements
 

@@ -18,10 +18,9 @@ from simnet.analysis.tune import (
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.memory_fit import fits_uncut, memory_of, that_fit
 from simnet.engine.result import References, RunResult
-from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.scenario import BatchSettings, RunSettings, Scenario, settings_of, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy, RecordedStep, choices

@@ -13,9 +13,8 @@ from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
-from simnet.engine.scenario import Scenario, to_dict
+from simnet.engine.scenario import Scenario, settings_of, to_dict
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table

@@ -206,7 +206,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
                 key="step",
                 title="Where the time goes",
                 paragraphs=(f"At the largest speedup, {speedup_text(best.speedup)}.",),
-                charts=_of_run(best if best.hangs_on else with_influences(best)),
+                charts=_of_run(best if best.sensitive_to else with_influences(best)),
             ),
             *_measured_section(measured),
             _assumed_section(best),
@@ -341,7 +341,7 @@ def _of_run(result: RunResult) -> tuple[Chart, ...]:
         found.append(step_charts.distribution(result))
     if result.result.lost_time is not None:
         found.append(step_charts.lost_time(result))
-    if result.hangs_on:
+    if result.sensitive_to:
         found.append(step_charts.tornado(result))
     return tuple(found)
 

@@ -21,9 +21,8 @@ from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
 from simnet.engine import intervals
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.scenario import RunSettings, Scenario, encode
+from simnet.engine.scenario import BatchSettings, RunSettings, Scenario, encode, settings_of, with_settings
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.strategies.calls import calls, with_bucket_views

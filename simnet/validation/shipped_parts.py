@@ -13,7 +13,7 @@ from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import NodesPoint
 from simnet.core import files
 from simnet.core.units import Duration
-from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import RawScenario
 from simnet.workload.workload import Workload
 
 Arguments = ParamSpec("Arguments")

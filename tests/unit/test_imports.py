@@ -18,7 +18,6 @@ from tests.helpers.module_order import BINSGDM_ORDER, ORDER
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/engine/links.py",
-    "simnet/engine/gpu.py",
     "simnet/engine/every_send.py",
     "simnet/engine/exact.py",
 )
@@ -26,7 +25,6 @@ SIMULATOR = (
     "simpy",
     "simnet.cluster.topology",
     "simnet.engine.simulation",
-    "simnet.engine.gpu",
     "simnet.engine.links",
     "simnet.engine.every_send",
     "simnet.engine.exact",

@@ -7,8 +7,7 @@ import pytest
 import simnet
 from simnet.analysis import advise, tune
 from simnet.analysis.advise import with_strategy
-from simnet.engine.batch_settings import settings_of
-from simnet.engine.scenario import Scenario, load_experiment
+from simnet.engine.scenario import Scenario, load_experiment, settings_of
 from tests.helpers.cli import run
 from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import write

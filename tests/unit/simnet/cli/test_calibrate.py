@@ -9,7 +9,7 @@ from click.testing import Result
 
 from simnet.calibration import variation, variation_files
 from simnet.core import files
-from simnet.engine.raw_scenario import check_part
+from simnet.engine.scenario import check_part
 from simnet.report.rank_table import variation_object
 from tests.helpers import cli as helpers
 from tests.helpers import rank_runs
