@@ -338,7 +338,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
         return experiment
     if not needs_strategy:
         return with_any_strategy(experiment)
-    from simnet.analysis.defaults import with_strategy
+    from simnet.analysis.advise import with_strategy
     from simnet.analysis.workers import num_cores
 
     with advancing(True, len(systems()), "choosing a strategy") as advance:

@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.analysis.convergence import Convergence, load
-from simnet.analysis.same_task import check_same_task
+from simnet.analysis.convergence import Convergence, check_same_task, load
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
 from simnet.api.answers import TimeToTargetAnswer
 from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts
@@ -162,12 +161,11 @@ def _trainings(
     curves: tuple[str, ...], scenario: Scenario, metric: str | None, ranks: int | None
 ) -> tuple[Convergence, tuple[str, ...]]:
     """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
-    from simnet.analysis.logged_trainings import load_logs, names_a_log
+    from simnet.analysis.training_logs import load_logs, names_a_log
 
     of_files = [text for text in curves if not names_a_log(text)]
     if not of_files:
-        logged = load_logs(curves, scenario, metric=metric, ranks=ranks)
-        return logged.convergence, logged.notes
+        return load_logs(curves, scenario, metric=metric, ranks=ranks)
     if len(curves) > 1:
         raise SimnetError(f"{of_files[0]}: among other curves: no log of a training; give it alone, or give logs only")
     if metric is not None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from simnet.analysis import published_convergence
 from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.convergence import published_of
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
@@ -13,9 +13,8 @@ from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
-from simnet.engine.scenario import Scenario, to_dict
+from simnet.engine.scenario import Scenario, settings_of, to_dict
 from simnet.report.chart import GBIT
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
@@ -192,7 +191,7 @@ def _why(row: RankedSystem) -> str:
         tasks = (f"{task.task} ({task.num_reached} of {task.num_trainings} runs reached it)" for task in missed)
         return f": missed it in {', '.join(tasks)}"
     if row.verdict == UNKNOWN:
-        published = next(iter(published_convergence.of({row.strategy.kind})), None)
+        published = next(iter(published_of({row.strategy.kind})), None)
         if published is None:
             return ": nobody has trained it here"
         return f" here; published trainings: {published.source.removesuffix(', abstract')}"

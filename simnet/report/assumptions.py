@@ -34,7 +34,7 @@ def parts_table(result: RunResult) -> Table:
 
 def uncertain_table(result: RunResult) -> Table:
     """Return the 90 % interval of each value that has one, the model's own error last."""
-    known = intervals.given_intervals(intervals.plain_scenario(result.scenario))
+    known = intervals.stated_intervals(intervals.plain_scenario(result.scenario))
     rows = [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
     error = intervals.model_error(result.scenario.calibration)
     rows.append(("the model itself, of a time", f"{1 / error.time:.2g} to {error.time:.2g} times as long"))

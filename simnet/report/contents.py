@@ -11,7 +11,7 @@ from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.crossover import speedup_of
 from simnet.analysis.references import compared
 from simnet.analysis.tune import chosen
-from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
+from simnet.calibration.comparison import Comparison
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, format_bytes, format_seconds
 from simnet.engine import memory_fit
@@ -29,7 +29,7 @@ from simnet.report.labels import panels, sides, titles, varies, workload_name
 from simnet.report.result_page import reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
-from simnet.report.text import capitalized, nics_text, nodes_text, percent, printable, speedup_text
+from simnet.report.text import capitalized, nics_text, nodes_text, printable, speedup_text
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
 NODES = "cluster.num_nodes"
@@ -206,7 +206,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
                 key="step",
                 title="Where the time goes",
                 paragraphs=(f"At the largest speedup, {speedup_text(best.speedup)}.",),
-                charts=_of_run(best if best.hangs_on else with_influences(best)),
+                charts=_of_run(best if best.sensitive_to else with_influences(best)),
             ),
             *_measured_section(measured),
             _assumed_section(best),
@@ -266,27 +266,6 @@ def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -
         are_of_user=False,
         jobs=jobs,
         progress=tick,
-    )
-
-
-def of_measurements(title: str, measured: Sequence[Comparison], proofs: Sequence[str] = ()) -> Contents:
-    """Return the report on predictions of what was measured.
-
-    Args:
-        title: of the page.
-        measured: each value with its prediction; at least one.
-        proofs: why the measured values are held out.
-    """
-    inside, with_interval = coverage(measured)
-    held = f"; {inside} of {with_interval} lie in their 90 % intervals" if with_interval else ""
-    return Contents(
-        title=printable(title),
-        question="How near to what was measured are the predictions?",
-        verdict=f"{len(measured)} measured values are predicted with a mean error of {percent(mean_error(measured))}, "
-        f"at worst {percent(worst_error(measured))}{held}.",
-        judgement="",
-        sections=tuple(_measured_section(measured)),
-        notes=tuple(map(printable, proofs)),
     )
 
 
@@ -362,7 +341,7 @@ def _of_run(result: RunResult) -> tuple[Chart, ...]:
         found.append(step_charts.distribution(result))
     if result.result.lost_time is not None:
         found.append(step_charts.lost_time(result))
-    if result.hangs_on:
+    if result.sensitive_to:
         found.append(step_charts.tornado(result))
     return tuple(found)
 

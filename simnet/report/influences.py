@@ -47,7 +47,7 @@ def sentence(result: RunResult) -> str:
     """Return what a result is at the ends that change it most: "encode and decode (7.36x if 3.8 times slower)"."""
     middle = usual(result)
     texts = []
-    for one in result.hangs_on[:MOST_NAMED]:
+    for one in result.sensitive_to[:MOST_NAMED]:
         factor, value = max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
         texts.append(f"{noun(one.key)} ({value_text(result, value)} if {factor_text(one.key, factor)})")
     return "; ".join(texts)

@@ -127,7 +127,7 @@ OF_ONE_RUN = {
         lambda _: "What the result is sensitive to",
         lambda run: [step_charts.tornado(run)],
         "needs intervals; simulate with a baseline, or with --draws 200",
-        lambda run: bool(run.hangs_on),
+        lambda run: bool(run.sensitive_to),
     ),
     "iterations": RunFigure(
         lambda run: f"Times of {count_text(run.result.num_iterations, 'iteration')}",

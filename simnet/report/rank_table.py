@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import to_builtins
 
-from simnet.calibration.variation import FittedVariation, VariedRank
+from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
@@ -13,7 +13,7 @@ from simnet.report.text import count_text, hanging, nodes_text
 MOST_ROWS = 32
 
 
-def variation_page(found: FittedVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
+def variation_page(found: RunVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
     """Return what `simnet calibrate --variation` prints.
 
     Args:
@@ -37,7 +37,7 @@ def variation_page(found: FittedVariation, snippet: str = "", *, all_rows: bool 
     )
 
 
-def variation_object(found: FittedVariation) -> Mapping[str, object]:
+def variation_object(found: RunVariation) -> Mapping[str, object]:
     """Return what `simnet calibrate --variation --format json` prints."""
     whole: Mapping[str, object] = to_builtins(found)
     return whole

@@ -225,7 +225,7 @@ def verdict(run_result: RunResult) -> Iterator[str]:
         if run_result.baseline is not None and speedup is not None:
             yield f"speedup {speedup_text(speedup)}{_between(run_result, key, speedup_text)}{of}, {over}"
     yield from filter(None, [reference_sentence(run_result)])
-    if run_result.hangs_on:
+    if run_result.sensitive_to:
         from simnet.report.influences import sentence  # with the figures, which most runs need not load
 
         yield f"most sensitive to: {sentence(run_result)}"

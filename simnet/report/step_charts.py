@@ -85,7 +85,7 @@ def _breakdown_table(rows: Sequence[tuple[str, StrategyResult]]) -> Table:
 
 def tornado(result: RunResult) -> Chart:
     """Return what the result would be at both ends of each uncertain value, the largest effect on top."""
-    shown = list(result.hangs_on[:MOST_BARS])
+    shown = list(result.sensitive_to[:MOST_BARS])
     middle = usual(result)
     # Of each uncertain value the result at both ends of its interval, the lower result first.
     ends = [sorted(zip(influence.values, influence.interval, strict=True)) for influence in shown]

@@ -14,11 +14,11 @@ from binsgdm.comm.consistency import check_replicas
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import GradientExchange, compress_gradients
-from studies import stacked
-from studies.stacked import AveragedGradients, systems_of
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
 from tests.gpu.replicas import num_wrong_with_system
+from tests.helpers import stacked
 from tests.helpers.launch import of_all, rank_of_gloo
+from tests.helpers.stacked import AveragedGradients, systems_of
 
 STEPS = 4
 SEED = 11

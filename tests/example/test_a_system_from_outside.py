@@ -318,4 +318,4 @@ def test_options_that_do_not_fit_their_annotations_are_refused_before_measuring(
     ],
 )
 def test_options_that_fit_or_are_of_no_kind_that_is_known_are_taken(text: str, given: dict[str, Any]) -> None:
-    assert choices.choice(text, "--system").given == given
+    assert choices.choice(text, "--system").options == given

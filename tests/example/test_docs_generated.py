@@ -16,7 +16,6 @@ from simnet.cli.main import cli
 from simnet.engine.scenario import load, load_experiment
 from simnet.engine.simulation import simulate
 from simnet.strategies import step_file
-from simnet.validation.lab import campaign
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
@@ -125,11 +124,9 @@ def test_the_examples_of_written_files_are_read(tmp_path: Path) -> None:
     for section, kind, name in (
         ("Recorded steps", "json", "step.json"),
         ("Convergence", "json", "ours.json"),
-        ("Campaigns", "toml", "ours.toml"),
     ):
         (tmp_path / name).write_text(example(page.name, f"## {section}", kind), encoding="utf-8")
     assert step_file.read(tmp_path / "step.json").recordings
     trainings = convergence.load(str(tmp_path / "ours.json"))
     assert trainings.curves
     assert trainings.rank_counts == (8,)
-    assert campaign.launches(campaign.load(tmp_path / "ours.toml"))

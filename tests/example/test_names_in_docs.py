@@ -7,7 +7,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-FOLDERS = "simnet|binsgdm|benchmarks|examples|studies|tests|scenarios|docs"
+FOLDERS = "simnet|binsgdm|evidence|examples|tests|scenarios|docs"
 PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
 DOTTED = re.compile(r"`((?:simnet|binsgdm)(?:\.\w+)+)`")
 ENTRY_POINTS = {"simnet.strategies", "simnet.faults", "binsgdm.systems"}

@@ -86,8 +86,7 @@ def test_every_test_that_may_be_skipped_says_so_by_needs() -> None:
 
 
 def test_every_name_in_the_table_is_needed_by_a_test() -> None:
-    text = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    text += (ROOT / "tests/helpers/browser.py").read_text(encoding="utf-8")
-    text += (ROOT / "tests/lab/conftest.py").read_text(encoding="utf-8")
+    every = [*(ROOT / "tests").rglob("*.py"), *(ROOT / "evidence/tests").rglob("*.py")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in every if path != Path(helper.__file__))
     by_name = {"accelerate", "lightning", "transformers", "torchvision"}  # tests of each library of a list
     assert [name for name in NEEDS if f'"{name}"' not in text and name not in by_name] == []

@@ -9,8 +9,7 @@ from tests.helpers.needs import needs
 needs("torch")
 
 from binsgdm.compressors.registry import SYSTEMS
-from docs import systems
-from studies import page as regions
+from docs import regions, systems
 
 
 def test_the_list_has_every_system_and_what_differs_from_its_paper() -> None:

@@ -138,7 +138,7 @@ def num_wrong_with_system(
         name: of the system.
         given: its options.
     """
-    options = given or ({} if name == "dense" else choices.choice(name, "replicas").given)
+    options = given or ({} if name == "dense" else choices.choice(name, "replicas").options)
     devices = [ranks.device.index] if ranks.device.type == "cuda" else None
     module = DistributedDataParallel(
         ParametersWithGradients(parameters(ranks.device)), device_ids=devices, bucket_cap_mb=BUCKET_MB

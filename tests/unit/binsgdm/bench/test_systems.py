@@ -259,8 +259,8 @@ def test_a_failure_in_the_thread_is_told() -> None:
 class TestChoice:
     def test_what_is_left_out_is_the_default(self) -> None:
         assert choice("qsgd:bits=8", "").whole == {"bits": 8, "block_size": 8192, "coding": "packed"}
-        assert choice("top_k", "").given == {"ratio": 0.01}
-        assert choice("qsgd:", "").given == {}
+        assert choice("top_k", "").options == {"ratio": 0.01}
+        assert choice("qsgd:", "").options == {}
         assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7, "clip_norm": None} | SPARSE
         assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
         assert choice("top_k:topology=gather,k=7", "").whole == choice("top_k:k=7", "").whole

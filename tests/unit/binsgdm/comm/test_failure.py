@@ -129,4 +129,4 @@ def test_ranks_do_not_wait_for_each_other_at_a_store_that_does_not_answer(store,
     monkeypatch.setattr(dist, "get_process_group_ranks", lambda _: [0, 1])
     group = type("Group", (), {"group_name": "g"})()
     with pytest.raises(BinsgdmError, match=r"detach: the store of torch\.distributed is gone or does not answer"):
-        failure.meet("detach", group, timedelta(seconds=0.1))
+        failure.store_barrier("detach", group, timedelta(seconds=0.1))

@@ -61,7 +61,7 @@ def gradients(what: str) -> torch.Tensor:
 def steps_of(system: str, what: str) -> list[torch.Tensor]:
     """Return the means and what is left after three steps, in the second of which gradients are these."""
     choice = choices.choice(system, "test")
-    end = make(choice.name, rank=1, world_size=3, **choice.given)
+    end = make(choice.name, rank=1, world_size=3, **choice.options)
     found = []
     for step, kind in enumerate(("normal", what, "normal"), 1):
         values = gradients(kind)

@@ -10,9 +10,10 @@ needs("torch")
 import torch
 from torch import nn
 
-from binsgdm.kernels.random import Key, RandomStream, dither
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.settings import SCHEMES, Scheme
-from studies.stacked import LockStep, binsgdm
+from tests.helpers.stacked import LockStep, binsgdm
 
 NODES, LOCAL, STEPS, SEED, LR, BETA, GAIN = 3, 2, 5, 11, 0.5, 0.8, 1.5
 RANKS = NODES * LOCAL

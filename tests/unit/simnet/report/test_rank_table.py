@@ -6,12 +6,12 @@ import pytest
 
 from simnet.calibration import variation
 from simnet.calibration.rank_samples import RankSamples, met
-from simnet.calibration.variation import FittedVariation
+from simnet.calibration.variation import RunVariation
 from simnet.report.rank_table import MOST_ROWS, variation_object, variation_page
 from tests.helpers import rank_runs
 
 
-def found(**run: object) -> FittedVariation:
+def found(**run: object) -> RunVariation:
     compute_s = rank_runs.times(**run)  # type: ignore[arg-type]
     everyone = tuple(range(len(compute_s)))
     collectives = tuple(met(everyone, column.max() - column) for column in compute_s.T)
@@ -20,7 +20,7 @@ def found(**run: object) -> FittedVariation:
     )
 
 
-def rows(fitted: FittedVariation, **how: bool) -> list[str]:
+def rows(fitted: RunVariation, **how: bool) -> list[str]:
     lines = str(variation_page(fitted, **how)).splitlines()
     start = next(at for at, line in enumerate(lines) if line.split()[:1] == ["rank"])
     after = lines[start + 1 :]

@@ -1,0 +1,42 @@
+"""What a real rank allocates in a step is what its strategy predicts: DDP, FSDP2, HSDP, ZeRO-1, BinSGDM."""
+
+from functools import cache
+
+import pytest
+
+from tests.helpers.needs import needs
+
+needs("torch")
+
+from evidence.studies import memory
+from evidence.studies.memory import CASES, MeasuredMemory, MemoryCase, measure, predict
+
+pytestmark = pytest.mark.slow
+MOST_ERROR = 0.1
+BY_TITLE = {case.title: case for case in CASES}
+
+
+@cache
+def measured(title: str) -> MeasuredMemory:
+    return measure(BY_TITLE[title])
+
+
+def checked(case: MemoryCase, real: MeasuredMemory) -> None:
+    """Hold a prediction against what was allocated."""
+    found = predict(case)
+    state = found.optimizer + found.residuals
+    assert found.parameters == pytest.approx(real.parameters, rel=0.01)
+    assert state == pytest.approx(real.state, rel=0.03)  # of ZeRO-1, that of the rank with most
+    assert found.parameters + state + found.buckets == pytest.approx(real.between_steps, rel=0.04)
+    assert abs(memory.error(found, real)) < MOST_ERROR
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+def test_a_step_allocates_what_is_predicted(case: MemoryCase) -> None:
+    checked(case, measured(case.title))
+
+
+@pytest.mark.parametrize(("real", "mistake"), [("DDP", "FSDP2"), ("FSDP2", "HSDP"), ("DDP", "ZeRO-1 of torch")])
+def test_the_memory_of_another_strategy_is_not_taken_for_its_own(real: str, mistake: str) -> None:
+    with pytest.raises(AssertionError):
+        checked(BY_TITLE[mistake], measured(real))
