@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels import functional
+from evidence.axes import log_numbers
 from simnet.report import figure
 from simnet.report.table import Table
 
@@ -230,9 +231,9 @@ def draw(path: Path) -> None:
         _rest(axes[2])
         for axis in axes:
             axis.grid(visible=True, which="major", alpha=0.3)
-            figure.log_numbers(axis.yaxis)
+            log_numbers(axis.yaxis)
         for axis in (axes[0], axes[2]):
-            figure.log_numbers(axis.xaxis)
+            log_numbers(axis.xaxis)
         made.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
         figure.write(made, path)
 

@@ -11,6 +11,8 @@ from simnet.calibration.comparison import coverage, mean_error, mean_signed_erro
 from simnet.core.files import write_file
 from simnet.core.units import format_seconds
 from simnet.report import figures, measured_steps
+from simnet.report.chart import Chart, Curve, log_scale, marks_look, number_scale, values_of
+from simnet.report.figure import PAGE_IN
 from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
@@ -19,6 +21,8 @@ from simnet.validation import decisions
 from simnet.validation.decisions import BandwidthSweep, Speedups, Winner
 from simnet.validation.training_steps import Setting, TrainedPoint
 
+MBIT = 8 / 1e6
+"""Mbit/s in 1 B/s."""
 LEAST_SHARE = 0.1
 """Least share of the network in a predicted step; a step with less says nothing about the network."""
 DENSE = "all_reduce"
@@ -83,8 +87,64 @@ def drawn(campaign: CampaignResult) -> dict[str, bytes]:
     by_system = _by_system(campaign)
     for model in campaign.campaign.models:
         mine = [point for point in campaign.points if point.model == model]
-        pictures[_picture(campaign, model)] = figures.campaign(mine, model, by_system)
+        pictures[_picture(campaign, model)] = _of_model(mine, model, by_system)
     return pictures
+
+
+def _of_model(points: Sequence[TrainedPoint], model: str, systems: Mapping[str, Sequence[str]]) -> bytes:
+    """Return times of one model's steps over NIC bandwidth as PNG, a panel a layout, or a layout and a system.
+
+    Args:
+        points: of one model.
+        model: its name.
+        systems: the strategies of each panel by its title; none where all are in each.
+    """
+    layouts = dict.fromkeys(map(_place, points))
+    groups = systems or {"": sorted({point.series for point in points})}
+    panels = {}
+    for place in layouts:
+        there = [point for point in points if _place(point) == place]
+        for system, names in groups.items():
+            looks = {name: index for index, name in enumerate(names)}
+            shown = [point for point in there if point.series in looks]
+            if shown:
+                panels[", ".join(filter(None, (system, place)))] = _over_rates(shown, looks)
+    title = f"{model}: measured (markers) and predicted (lines, 90 % intervals)"
+    columns = len(systems) or 3
+    return figures.drawn(panels, title=title, columns=columns, width_in=PAGE_IN, shared="both")
+
+
+def _place(point: TrainedPoint) -> str:
+    _, nodes, ranks, _, latency_s = point.setting
+    return f"{nodes} nodes x {ranks}" + (f", {format_seconds(latency_s)}" if latency_s else "")
+
+
+def _over_rates(points: Sequence[TrainedPoint], styles: Mapping[str, int]) -> Chart:
+    """Return times of steps over NIC bandwidth: predicted lines with 90 % intervals, measured marks.
+
+    Args:
+        points: of one model on one layout.
+        styles: the place of each series among the looks.
+    """
+    curves: list[Curve] = []
+    for name, place in styles.items():
+        ordered = sorted((point for point in points if point.series == name), key=lambda point: point.setting[3])
+        if not ordered:
+            continue
+        look = marks_look(place)
+        rates = [point.setting[3] * MBIT for point in ordered]
+        ends = [
+            (low * 1e3, high * 1e3) for point in ordered for low, high in [point.interval or (point.predicted,) * 2]
+        ]
+        predicted, measured = ([getattr(point, side) * 1e3 for point in ordered] for side in ("predicted", "measured"))
+        curves.append(Curve(x=rates, y=predicted, ends=ends, colour=look["colour"], width=1.0))
+        curves.append(Curve(name=name, x=rates, y=measured, is_open=True, **look))
+    rates = sorted({point.setting[3] * MBIT for point in points})
+    return Chart(
+        x=number_scale("NIC of a node [Mbit/s]", {rate: f"{rate:g}" for rate in rates}),
+        y=log_scale("time of a step [ms]", values_of(curves)),
+        curves=curves,
+    )
 
 
 def _picture(campaign: CampaignResult, what: str) -> str:

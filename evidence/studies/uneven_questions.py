@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from evidence import RESULTS, ROOT
+from evidence.axes import log_numbers, plain_numbers
 from evidence.studies.page import FIGURES
 from simnet.analysis import sweeps
 from simnet.analysis.verdict import PAYS
@@ -179,7 +180,7 @@ def _neighbour(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
             panels[0].plot(shares, [getattr(row, system).mean_s * 1e3 for row in found], **_look(rate, system))
         panels[1].plot(shares, [row.speedup() for row in found], **_look(rate, "binsgdm"))
     panels[0].set_yscale("log")
-    figures.log_numbers(panels[0].yaxis, (1.0, 2.0, 5.0))
+    log_numbers(panels[0].yaxis, (1.0, 2.0, 5.0))
     panels[0].set_ylabel("time of a step [ms]")
     _speedups(panels[1])
     for axes in panels:
@@ -194,7 +195,7 @@ def _jitter(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
             axes.plot(cvs, [row.speedup() for row in found], **look)
             axes.plot(cvs, [row.speedup("p95_s") for row in found], color=look["color"], linestyle=":")
         axes.set_xscale("log")
-        figures.log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
+        log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
         axes.set_xlabel("jitter of compute: standard deviation / mean")
         axes.set_title(f"{nodes * 8} ranks")
         _speedups(axes)
@@ -213,13 +214,13 @@ def _flapping(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for axes in panels:
         axes.set_xscale("log")
         axes.invert_xaxis()
-        figures.log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
+        log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
         axes.set_xlabel("rate of the NIC in one second of ten / its own")
     panels[0].axhline(100 / 9, color=figures.current().others, linewidth=figures.thin(), zorder=0)
     panels[0].annotate("stands still while it is down", (1.0, 100 / 9), va="bottom", color=figures.current().ink)
     panels[0].set(ylabel="lost of the healthy mean step [%]", ylim=(0, None))
     panels[1].set_yscale("log")
-    figures.log_numbers(panels[1].yaxis, (1.0, 2.0, 5.0))
+    log_numbers(panels[1].yaxis, (1.0, 2.0, 5.0))
     panels[1].set_ylabel("longest step / healthy step")
 
 
@@ -242,5 +243,5 @@ def _look(rate: float, system: str) -> dict[str, Any]:
 def _speedups(axes: "Axes") -> None:
     axes.axhline(1.0, color=figures.current().ink, linewidth=figures.thin())
     axes.set_yscale("log", base=2)
-    figures.plain_numbers(axes.yaxis)
+    plain_numbers(axes.yaxis)
     axes.set_ylabel("speedup over DDP")

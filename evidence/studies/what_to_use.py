@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any, get_args
 
 from evidence import RESULTS, ROOT
+from evidence.axes import plain_numbers
 from evidence.studies.page import FIGURES
 from simnet.analysis import convergence
 from simnet.analysis.advice import Advice
@@ -145,7 +146,7 @@ def _ticks(axis: Any, places: Sequence[float]) -> None:
 
     axis.set_major_locator(FixedLocator(places))
     axis.set_minor_locator(FixedLocator(()))
-    figures.plain_numbers(axis)
+    plain_numbers(axis)
 
 
 def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
@@ -160,7 +161,7 @@ def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
         _ticks(axes.xaxis, (1, 2.5, 5, 10, 25, 50, 100, 200, 400, 800))
         axes.set_xlabel("NIC of a node [Gbit/s]")
         axes.set_yscale("log", base=2)
-        figures.plain_numbers(axes.yaxis)
+        plain_numbers(axes.yaxis)
         axes.set_title(f"{MODELS[row['model']]} parameters")
     panels[0].set_ylabel("speedup over the best that\nchanges nothing in training")
     panels[0].legend()

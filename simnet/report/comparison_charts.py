@@ -41,7 +41,6 @@ from simnet.report.time_to_target import time_unit as training_unit
 
 if TYPE_CHECKING:
     from simnet.validation.outcome import FigureLine, Unit
-    from simnet.validation.training_steps import TrainedPoint
 
 MOST_SYSTEMS, MOST_CURVES = 14, 6
 LOWEST = 0.25
@@ -60,7 +59,6 @@ MARGIN = 1.15
 """End of the scale of time, in times of the baseline's training."""
 KERNEL_DASHES = {None: "-", "estimated": "--", "measure first": "-."}
 """By what kernels without a time rest on; solid where all are timed."""
-MBIT = 8 / 1e6
 
 
 def ranking(advice: Advice) -> Chart:
@@ -255,34 +253,6 @@ def published_curves(curves: "Sequence[FigureLine]") -> dict[str, Chart]:
             guides=[Guide(value=level, dash="--", width=1.0, name="published")],
         )
     return panels
-
-
-def steps_over_rates(points: "Sequence[TrainedPoint]", styles: Mapping[str, int]) -> Chart:
-    """Return times of steps over NIC bandwidth: predicted lines with 90 % intervals, measured marks.
-
-    Args:
-        points: of one model on one layout.
-        styles: the place of each series among the looks.
-    """
-    curves: list[Curve] = []
-    for name, place in styles.items():
-        ordered = sorted((point for point in points if point.series == name), key=lambda point: point.setting[3])
-        if not ordered:
-            continue
-        look = marks_look(place)
-        rates = [point.setting[3] * MBIT for point in ordered]
-        ends = [
-            (low * 1e3, high * 1e3) for point in ordered for low, high in [point.interval or (point.predicted,) * 2]
-        ]
-        predicted, measured = ([getattr(point, side) * 1e3 for point in ordered] for side in ("predicted", "measured"))
-        curves.append(Curve(x=rates, y=predicted, ends=ends, colour=look["colour"], width=1.0))
-        curves.append(Curve(name=name, x=rates, y=measured, is_open=True, **look))
-    rates = sorted({point.setting[3] * MBIT for point in points})
-    return Chart(
-        x=number_scale("NIC of a node [Mbit/s]", {rate: f"{rate:g}" for rate in rates}),
-        y=log_scale("time of a step [ms]", values_of(curves)),
-        curves=curves,
-    )
 
 
 def over_time(times: TimesToTarget, there: AtBandwidth) -> Chart:

@@ -15,7 +15,6 @@ from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.files import write_file
 
 if TYPE_CHECKING:
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 Format = Literal["png", "pdf", "svg"]
@@ -209,19 +208,3 @@ def write(figure: "Figure", path: Path) -> None:
         SimnetError: it cannot be written, or is no figure by its ending.
     """
     write_file(path, image(figure, format_of(path)))
-
-
-def plain_numbers(axis: "Axis") -> None:
-    """Write the numbers of an axis as people do, also on a logarithmic one: "0.5", "20"."""
-    from matplotlib.ticker import FuncFormatter
-
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-
-
-def log_numbers(axis: "Axis", subs: tuple[float, ...] = (1.0,)) -> None:
-    """Put plain numbers on a logarithmic axis, at these multiples of the powers of ten and nowhere between."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axis.set_major_locator(LogLocator(base=10, subs=subs))
-    plain_numbers(axis)
-    axis.set_minor_formatter(NullFormatter())

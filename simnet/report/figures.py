@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 from simnet.analysis.advice import Advice
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.calibration.comparison import Comparison
-from simnet.core.units import format_seconds
 from simnet.report import comparison_charts
 from simnet.report.advice import heading
 from simnet.report.chart import Chart
@@ -17,13 +16,9 @@ from simnet.validation.outcome import SCALE, Outcome
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from simnet.validation.training_steps import TrainedPoint
-
-COLUMNS = 3
 MANY_POINTS = 20
 SQUARE_IN, LARGE_SQUARE_IN = (COLUMN_IN, 3.0), (4.6, 4.3)
 """Width and height of a scatter; of one of many points."""
-MEASURED = "{}: measured (markers) and predicted (lines, 90 % intervals)"
 
 
 def advice(ranked: Advice) -> "Figure":
@@ -44,14 +39,14 @@ def published(outcome: Outcome) -> bytes:
     """Return a published set as PNG: a scatter, or curves over batch size where it has some."""
     if outcome.curves:
         panels = comparison_charts.published_curves(outcome.curves)
-        return _drawn(panels, title=outcome.title, columns=len(panels), shared="y", width_in=PAGE_IN)
+        return drawn(panels, title=outcome.title, columns=len(panels), shared="y", width_in=PAGE_IN)
     noun = comparison_charts.NOUNS[outcome.unit]
     chart = comparison_charts.predicted_over_measured(outcome.predictions, noun, SCALE[outcome.unit])
     width, height = LARGE_SQUARE_IN if len(outcome.predictions) > MANY_POINTS else SQUARE_IN
-    return _drawn({"": chart}, title=outcome.title, panel_in=height, width_in=width)
+    return drawn({"": chart}, title=outcome.title, panel_in=height, width_in=width)
 
 
-def _drawn(panels: Mapping[str, Chart], file_format: Format = "png", **layout: Any) -> bytes:
+def drawn(panels: Mapping[str, Chart], file_format: Format = "png", **layout: Any) -> bytes:
     """Return charts as panels, as a figure's file."""
     with styled():
         return image(figure_of(panels, **layout), file_format)
@@ -60,42 +55,9 @@ def _drawn(panels: Mapping[str, Chart], file_format: Format = "png", **layout: A
 def steps(points: Sequence[Comparison], title: str = "", file_format: Format = "png") -> bytes:
     """Return times of steps, predicted over measured, as a figure's file."""
     width, height = LARGE_SQUARE_IN
-    return _drawn({"": comparison_charts.steps(points)}, file_format, title=title, panel_in=height, width_in=width)
-
-
-def percentiles(panels: Mapping[str, Sequence[Comparison]]) -> bytes:
-    """Return times of steps, predicted over measured, as PNG, a panel a percentile."""
-    charts = {name: comparison_charts.steps(points) for name, points in panels.items()}
-    return _drawn(charts, panel_in=3.3, width_in=PAGE_IN)
+    return drawn({"": comparison_charts.steps(points)}, file_format, title=title, panel_in=height, width_in=width)
 
 
 def residuals(comparisons: Sequence[Comparison], file_format: Format = "png") -> bytes:
     """Return the relative errors of a fit over measured times as a figure's file."""
-    return _drawn({"": comparison_charts.residuals(comparisons)}, file_format, panel_in=2.6, width_in=PAGE_IN)
-
-
-def campaign(points: "Sequence[TrainedPoint]", model: str, systems: Mapping[str, Sequence[str]]) -> bytes:
-    """Return times of one model's steps over NIC bandwidth as PNG, a panel a layout, or a layout and a system.
-
-    Args:
-        points: of one model.
-        model: its name.
-        systems: the strategies of each panel by its title; none where all are in each.
-    """
-    layouts = dict.fromkeys(map(_place, points))
-    groups = systems or {"": sorted({point.series for point in points})}
-    panels = {}
-    for place in layouts:
-        there = [point for point in points if _place(point) == place]
-        for title, names in groups.items():
-            looks = {name: index for index, name in enumerate(names)}
-            shown = [point for point in there if point.series in looks]
-            if shown:
-                panels[", ".join(filter(None, (title, place)))] = comparison_charts.steps_over_rates(shown, looks)
-    columns = len(systems) or COLUMNS
-    return _drawn(panels, title=MEASURED.format(model), columns=columns, width_in=PAGE_IN, shared="both")
-
-
-def _place(point: "TrainedPoint") -> str:
-    _, nodes, ranks, _, latency_s = point.setting
-    return f"{nodes} nodes x {ranks}" + (f", {format_seconds(latency_s)}" if latency_s else "")
+    return drawn({"": comparison_charts.residuals(comparisons)}, file_format, panel_in=2.6, width_in=PAGE_IN)

@@ -26,7 +26,8 @@ from simnet.core.units import Bandwidth, Duration, format_seconds
 from simnet.engine.result import StrategyResult
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import simulate
-from simnet.report import figures
+from simnet.report import comparison_charts, figures
+from simnet.report.figure import PAGE_IN
 from simnet.report.table import Table
 from simnet.report.text import percent
 from simnet.strategies.base import strategy_from_text
@@ -272,5 +273,6 @@ def _cost_table(folder: Path) -> Table:
 
 def draw(folder: Path) -> None:
     """Draw both percentiles, predicted over measured."""
-    found = {"median": points(folder, 50), "95th percentile": points(folder, 95)}
-    (FIGURES / "lab_uneven_predicted.png").write_bytes(figures.percentiles(found))
+    panels = {"median": comparison_charts.steps(points(folder, 50))}
+    panels["95th percentile"] = comparison_charts.steps(points(folder, 95))
+    (FIGURES / "lab_uneven_predicted.png").write_bytes(figures.drawn(panels, panel_in=3.3, width_in=PAGE_IN))
