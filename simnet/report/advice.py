@@ -85,6 +85,7 @@ def _paragraphs(texts: dict[str, str]) -> list[str]:
         labels = [f"{label + ':':<{LABEL_WIDTH}}", *[" " * LABEL_WIDTH] * text.count("\n")]
         for start, part in zip(labels, text.split("\n"), strict=True):
             comment = "# " if part.startswith("# ") else ""
+            # A remark that is too long goes on as a comment: all lines shall paste into a script.
             first, *others = hanging(start + comment, part.removeprefix("# "))
             lines += [first, *(f"{' ' * LABEL_WIDTH}{comment}{other.lstrip()}" for other in others)]
     return lines
@@ -148,6 +149,7 @@ def answer_table(advice: Advice) -> Table:
     marks = {row.name: f" ({number})" for number, row in enumerate(_doubtful(advice), start=1)}
     tuned = advice.baseline_system
     systems_by_change = [(CHANGES[choice.mathematics], choice.system) for choice in advice.choices]
+    # The reference is shown also where it is the best of no permitted change.
     if tuned.name not in {row.name for _, row in systems_by_change}:
         systems_by_change.append(("reference", tuned))
     rows = []
@@ -177,12 +179,14 @@ def _time(row: RankedSystem) -> str:
 
 def _doubtful(advice: Advice) -> list[RankedSystem]:
     """Return the best of each change that is faster than the reference, but does not surely pay."""
+    # The table marks verdicts by numbers: of the best alone, since all others stand in the ranking.
     best = [choice.system for choice in advice.choices]
     return [row for row in best if row.verdict not in {"pays", "does not pay"}]
 
 
 def _why(row: RankedSystem) -> str:
     """Return what a doubt comes from, behind a colon."""
+    # What nobody can estimate has no speedup to tell, but a time that its kernels may take.
     if row.verdict == NOT_TIMED and row.speedup.unmeasured:
         return f": {', '.join(row.speedup.unmeasured)}; it pays if they add less than {format_seconds(row.headroom_s)}"
     if row.verdict == NOT_TIMED:
@@ -202,6 +206,7 @@ def _why(row: RankedSystem) -> str:
 def answer(advice: Advice) -> dict[str, str]:
     """Return what the advice says, a paragraph by label; labels without anything to say are left out."""
     row, use = advice.answer, advice.used
+    # Where nothing pays, kernels and loss are those of what to use instead.
     about = use if row is None or row.verdict == "does not pay" else row
     texts = {
         "Answer": _answer(advice, row),
@@ -262,6 +267,7 @@ def _doubt(advice: Advice, use: RankedSystem) -> str:
     """Say what of the answer nobody has measured where it is to be used, and how to settle it."""
     scenario, speedup = advice.scenario, use.speedup
     compute, calibration = compute_kind(scenario), scenario.calibration
+    # A calibration measured on other hardware is an estimate here.
     is_here = calibration.kind == "measured" and not _other_hardware(scenario)
     measured = {
         "network": is_here or scenario.cluster.num_nodes == 1,
@@ -326,6 +332,7 @@ def _batches(advice: Advice) -> str:
 def _runs(row: RankedSystem, advice: Advice) -> str:
     """Say what a GPU holds with a system, how fast it is, and what the training takes and costs."""
     rate, mfu, days, cost = advice.samples_per_s(row), advice.mfu(row), advice.days(row), advice.cost(row)
+    # Nobody counts samples of a language model.
     tokens = advice.scenario.workload.tokens_per_sample
     parts = [throughput_text(rate) + (f" ({tokens_text(rate, tokens)})" if tokens else "")]
     if row.memory is not None:
@@ -343,6 +350,7 @@ def _runs(row: RankedSystem, advice: Advice) -> str:
 def _others(advice: Advice, row: RankedSystem | None) -> str:
     """Say how many other systems have which verdict, and name the first of those that pay or may."""
     groups: dict[str, list[RankedSystem]] = {}
+    # Systems come the fastest first, so that the first of each verdict is the one to name.
     for other in advice.others:
         if other is not row and other.may_fit:
             groups.setdefault(VERDICTS.get(other.verdict, "in doubt"), []).append(other)
@@ -369,6 +377,7 @@ def _other_hardware(scenario: Scenario) -> list[str]:
     rate = calibration.inter_node.measured_on
     pairs = [(calibration.gpu, cluster.gpu), (calibration.network, cluster.network)]
     nic = cluster.inter_node.bytes_per_s
+    # Rates as sold and as measured differ by their rounding.
     if rate is not None and cluster.num_nodes > 1 and not math.isclose(rate, nic, rel_tol=0.01):
         pairs.append((rate.text(), nic.text()))
     return [f"of {measured}, not {asked}" for measured, asked in pairs if measured and asked and measured != asked]
@@ -453,6 +462,7 @@ def _to_target(row: RankedSystem) -> str:
     if not row.records:
         return "as DDP" if not row.needs_training else "-"
     speedups = [record.speedup.value for record in row.records if record.speedup]
+    # A training that never got there is the lowest end, whatever the others took.
     ends = ["never"] if len(speedups) < len(row.records) else []
     if speedups:
         lowest = f"{min(speedups):.2f}-" if len(speedups) > 1 and not ends else ""

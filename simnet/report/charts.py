@@ -272,6 +272,7 @@ def of_sweep(sweep: SweepResult) -> Chart:
     if not points or not sweep.varied:
         raise SimnetError("plot: no speedups to draw: give a baseline, and two values of some key")
     key = main_key(sweep)
+    # Places of nodes and bandwidths come from the results, whatever text the sweep was given.
     of_network = {*sweep.varied} <= {*NODES_KEYS, *BANDWIDTH_KEYS}
     if not of_network and numbers(points, key) is None:
         return speedup_of_each(points, sweep.varied, roles=titles(points))
@@ -328,6 +329,7 @@ def ideal_samples_per_s(points: Points) -> dict[float, float]:
     least_s: dict[int, float] = {}
     for point in points:
         parts = (point.baseline or point.result).breakdown
+        # What compression and waiting add is no part of the ideal.
         compute_s = parts.forward_s + parts.backward_s + parts.optimizer_s
         count = point.scenario.grad_accumulation
         least_s[count] = min(compute_s, least_s.get(count, compute_s))
@@ -424,6 +426,7 @@ def times_over(points: Points, key: str, *, roles: Sequence[str]) -> Chart:
     way = along(key, points)
     ordered = sorted(points, key=way.place)
     both = sides_of(ordered)
+    # One unit for both sides, that of the longest.
     unit_s, unit = time_unit(max(step.p95_s for steps in both for step in steps))
     curves = [
         Curve(

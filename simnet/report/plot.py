@@ -274,6 +274,7 @@ def _figure(sweep: SweepResult, drawing: Drawing, panels: Mapping[str, Chart]) -
 
 def _title(sweep: SweepResult, drawing: Drawing) -> str:
     strategy, baseline = [*labels.titles(sweep.points), ""][:2]
+    # Over nodes the same word, scaling, means two questions: the title says which was asked.
     is_weak = all(point.scenario.run.global_batch is None for point in sweep.points)
     scaling = "samples per rank fixed (weak scaling)" if is_weak else "global batch fixed (strong scaling)"
     shown = drawing.title.format(strategy=strategy, baseline=baseline, scaling=scaling)
@@ -284,6 +285,7 @@ def _footer(sweep: SweepResult, drawing: Drawing, *, has_intervals: bool) -> str
     calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
     shown = sweep.points if has_intervals else ()
+    # A caption speaks of bands only where some are drawn.
     draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
     bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
     references = f" {text}" if "baseline" in drawing.needs and (text := labels.against_flat(sweep.points)) else ""
@@ -321,6 +323,7 @@ def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures of a sweep over a number of a fault, or of one whose iterations vary."""
     numeric = [key for key in sweep.varied if labels.numbers(sweep.points, key) is not None]
     of_faults = [key for key in numeric if key.startswith(FAULT_KEYS)]
+    # Without a spread, the tails of iterations are their medians.
     if not numeric or not (of_faults or any(map(labels.varies, sweep.points))):
         return {}
     key = of_faults[-1] if of_faults else labels.main_key(sweep)

@@ -174,6 +174,7 @@ class RowUsage:
 
 def usage_of(outcomes: Sequence[Outcome], rows: tuple[PublishedRow, ...]) -> RowUsage:
     """Return which rows the sets use; a quotient of two rows uses both."""
+    # Rows of logs of nccl-tests are no rows of the file.
     known = {row.key for row in rows}
     calibrated = {row.key for outcome in outcomes for row in outcome.calibration_rows}
     # "file:4, 9" stands for lines 4 and 9.
@@ -331,14 +332,7 @@ def _object(outcome: Outcome) -> dict[str, object]:
         "target": outcome.target and asdict(outcome.target),
         "bound": asdict(outcome.bound),
         "parameters": [
-            {
-                "part": parameter.part,
-                "key": parameter.key,
-                "value": float(parameter.value),
-                "text": parameter.text,
-                "how": parameter.how,
-                "rows": [row.key for row in parameter.rows],
-            }
+            {**vars(parameter), "value": float(parameter.value), "rows": [row.key for row in parameter.rows]}
             for parameter in outcome.parameters
         ],
         "rows": [_row_object(prediction, outcome.unit) for prediction in outcome.predictions],

@@ -86,13 +86,6 @@ def two_figures() -> dict[str, Any]:
     return sweep_document(("bert_base",), (10, 100), (8,))
 
 
-@pytest.mark.parametrize(("form", "start"), [("png", b"\x89PNG"), ("svg", b"<?xml")])  # pdf: its bytes, above
-def test_every_figure_is_written_in_the_format_that_is_asked_for(form: Any, start: bytes, tmp_path: Path) -> None:
-    paths = plot(write_results(tmp_path, two_figures()), tmp_path / "new" / "figures", form)
-    assert [path.name for path in paths] == [f"speedup_over_bandwidth.{form}", f"breakdown.{form}"]
-    assert all(path.read_bytes().startswith(start) for path in paths)
-
-
 def test_one_point_gives_no_figure_and_nothing_is_written(tmp_path: Path) -> None:
     results = write_results(tmp_path, sweep_document(("bert_base",), (10,), (8,)))
     with refused("1 point: figures need at least", str(results)):
