@@ -1,6 +1,7 @@
 """Marsit's merge is the choice of one rank, uniformly; the residual makes up for what it loses."""
 
 from fractions import Fraction
+from pathlib import Path
 
 import pytest
 
@@ -9,19 +10,19 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import AllGather, RankContext, SendRecv, run_in_lockstep
+from binsgdm.comm import run_in_lockstep
+from binsgdm.comm.groups import make
+from binsgdm.comm.transport import Transport, send_recv
 from binsgdm.compressors import marsit as module
 from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.marsit import Marsit, merge_signs
+from binsgdm.compressors.marsit import Marsit, all_reduce_round_rings, merge_signs
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import bucket, context
+from tests.helpers.launch import launch, rank_of_gloo
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}
-
-
-def context(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1, seed: int = 3) -> RankContext:
-    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=seed, step=step)
 
 
 def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sent=None):
@@ -31,7 +32,7 @@ def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sen
     systems = [Marsit(**settings, rank=r, world_size=size) for r in range(size)]
     for rank, system in enumerate(systems):
         system.residuals.store(residuals[rank], bucket[rank], mean=residuals[rank])
-    talks = [systems[r].mean(bucket[r], context(r, size, ranks_per_node, step)) for r in range(size)]
+    talks = [systems[r].mean(bucket[r], context(r, size, step, ranks_per_node)) for r in range(size)]
     found = run_in_lockstep(talks, ranks_per_node, on_sent)
     for rank, system in enumerate(systems):
         residuals[rank].copy_(system.residuals["w"])
@@ -103,26 +104,6 @@ def test_as_much_of_the_residual_is_delivered_as_its_decay_leaves(decay: float) 
     torch.testing.assert_close(estimate, wanted, rtol=0, atol=1e-6)
 
 
-def test_one_bit_an_element_on_every_hop() -> None:
-    hops = []
-    values = randn(4, 32 * 10)
-    exchange(values, list(torch.zeros(4, 320)), {"scale": 1.0}, on_sent=lambda rank, message: hops.append(message))
-    magnitudes, hops = hops[:4], hops[4:]
-    assert [(type(one), one.sent.numel()) for one in magnitudes] == [(AllGather, 1)] * 4
-    assert {type(hop) for hop in hops} == {SendRecv}
-    assert len(hops) == 4 * 2 * 3
-    assert {hop.sent.numel() * 8 for hop in hops} == {320 // 4}
-
-
-def test_zeros_stay_zeros_and_huge_values_stay_finite() -> None:
-    residuals = torch.zeros(3, 9)
-    assert not exchange(torch.zeros(3, 9), list(residuals))[0].any()
-    assert not residuals.any()
-    estimates = exchange(torch.full((3, 9), 1e30), list(residuals))
-    assert torch.equal(estimates[0], torch.full((9,), 1e30))
-    assert not residuals.any()
-
-
 def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
     centers, x = randn(4, 50), torch.full((50,), 3.0)
     residuals = torch.zeros(4, 50)
@@ -130,3 +111,58 @@ def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
         lr = 0.1 / (1 + step / 40)
         x = x - exchange(lr * (x - centers), list(residuals), {"sync_period": 10}, step=step)[0]
     assert (x - centers.mean(dim=0)).abs().max() < 0.1
+
+
+NUMEL = 101
+STEPS = 3
+
+
+def add(came, own, *_):
+    return came + own
+
+
+@pytest.mark.parametrize("groups", [("world",), ("intra_node", "inter_node")])
+def test_all_reduce_round_rings_and_tori_is_the_sum_on_every_rank(groups) -> None:
+    values = torch.arange(6 * 24).view(6, 24)
+    contexts = [context(rank, 6, ranks_per_node=3) for rank in range(6)]
+    talks = [all_reduce_round_rings(values[p.rank], groups, p, add) for p in contexts]
+    for total in run_in_lockstep(talks, 3):
+        assert torch.equal(total, values.sum(dim=0))
+    assert torch.equal(values, torch.arange(6 * 24).view(6, 24))
+
+
+def values_of(rank: int, step: int):
+    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(10 * rank + step))
+
+
+SETTINGS = ({"sync_period": 3}, {"torus": True})
+
+
+def protocols_of(rank: int, world_size: int, settings):
+    """Yield the protocol of each step, of one rank."""
+    system = Marsit(**settings, rank=rank, world_size=world_size)
+    for step in range(1, STEPS + 1):
+        yield system.mean(bucket(values_of(rank, step), ((NUMEL,),)), context(rank, world_size, step, 2))
+
+
+def work(rank: int, world_size: int, folder: str) -> None:
+    with rank_of_gloo(rank, world_size, folder, node=2):
+        groups, sent = make(2), []
+        found = [send_recv(torch.full((2,), float(rank)), groups.world)]
+        transport = Transport(groups, sent.append)
+        for settings in SETTINGS:
+            found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]
+        torch.save((found, sorted({one.collective for one in sent})), Path(folder) / f"{rank}.pt")
+
+
+def test_gloo_ranks_get_to_the_bit_what_one_process_gets(tmp_path: Path) -> None:
+    launch(work, 4, str(tmp_path), nprocs=4)
+    wanted = []
+    for settings in SETTINGS:
+        every = [protocols_of(rank, 4, settings) for rank in range(4)]
+        wanted += [run_in_lockstep(step, 2)[0] for step in zip(*every, strict=True)]
+    for rank in range(4):
+        (first, *found), sent = torch.load(tmp_path / f"{rank}.pt")
+        assert first.tolist() == [(rank - 1) % 4] * 2
+        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        assert sent == ["all_gather", "send_recv"]

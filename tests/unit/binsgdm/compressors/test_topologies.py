@@ -8,8 +8,10 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from binsgdm.comm import AllToAll
+from binsgdm.compressors.base import numel_of
 from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.compressors.topologies import Pieces
 from binsgdm.errors import BinsgdmError
@@ -177,22 +179,42 @@ def test_bf16_travels_inside_the_node_only():
     torch.testing.assert_close(mean, torch.stack(values).mean(dim=0), rtol=2e-2, atol=2e-2)
 
 
-def test_a_scatter_reduce_sends_about_two_payloads_whatever_the_ranks():
-    for world_size in (2, 8, 16):
-        sent = []
-        systems = ends("qsgd", "scatter_reduce", (world_size, 1), bits=8, block_size=16)
-        mean_of(
-            systems,
-            gradients(world_size),
-            (world_size, 1),
-            on_sent=lambda rank, message, sent=sent: sent.append(message) if rank == 0 else None,
-        )
-        scattered, gathered = sent
-        assert isinstance(scattered, AllToAll)
-        assert scattered.sent.numel() + gathered.sent.numel() * world_size < 2 * (NUMEL + 4 * NUMEL) + 40 * world_size
-
-
 def test_a_context_of_another_layout_is_refused():
     system = ends("qsgd", "hierarchical", (2, 2))[0]
     with pytest.raises(BinsgdmError, match="make one system per rank"):
         next(system.mean(bucket(torch.zeros(NUMEL)), context(0, 4, ranks_per_node=4)))
+
+
+ANY_SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=4).map(tuple)
+CUTS = st.sampled_from(["elements", "rows", "columns"])
+
+
+@given(ANY_SHAPES, st.integers(1, 9), CUTS)
+def test_joined_pieces_are_the_bucket(shapes, count, cut):
+    values = torch.arange(float(numel_of(shapes)))
+    pieces = Pieces(shapes, count, cut)
+    split = pieces.split(values)
+    assert [len(piece) for piece in split] == pieces.numels
+    assert max(pieces.numels) == pieces.numels[0]
+    assert torch.equal(pieces.join(split), values)
+    assert torch.equal(pieces.join(list(pieces.padded(values))), values)
+
+
+@given(ANY_SHAPES, st.integers(1, 9), CUTS)
+def test_a_piece_has_the_same_elements_of_a_tensor_in_any_bucket(shapes, count, cut):
+    values = torch.arange(float(numel_of(shapes)))
+    whole = Pieces(shapes, count, cut)
+    tensors = torch.split(values, [numel_of((shape,)) for shape in shapes])
+    for position, piece in enumerate(whole.split(values)):
+        alone = [
+            Pieces((shape,), count, cut).split(tensor)[position] for shape, tensor in zip(shapes, tensors, strict=True)
+        ]
+        assert torch.equal(piece, torch.cat(alone))
+
+
+def test_matrices_are_cut_along_rows_or_columns():
+    values = torch.arange(12.0)
+    assert Pieces(((4, 3),), 2, "rows").split(values)[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert Pieces(((4, 3),), 2, "columns").split(values)[0].tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
+    assert Pieces(((4, 3),), 2, "columns").shapes[1] == ((4, 1),)
+    assert Pieces(((2, 2, 3),), 3, "rows").shapes[0] == ((4,),)  # fewer rows than pieces
