@@ -22,12 +22,9 @@ import torch.distributed as dist
 
 from binsgdm.comm import groups
 from binsgdm.comm.thread import CommunicationThread
-from binsgdm.compressors.error_feedback import Residuals
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.kernels import streams
-from binsgdm.optimizers.local_steps import _PendingMean
 from binsgdm.optimizers.settings import SCHEMES
-from binsgdm.optimizers.worker import Worker
 from tests.gpu import sanitized
 from tests.gpu.late_training import Late, LateTraining
 from tests.helpers.fake_cuda import fake_cuda
@@ -97,49 +94,6 @@ def test_waits_that_are_taken_away_show(training: Callable[..., LateTraining]) -
         found = training(late="backward").with_binsgdm(SCHEMES[0], overlap=True)
         torch.cuda.synchronize()
     assert not are_equal(wanted, found)
-
-
-@pytest.mark.parametrize("what", ["an update", "a mean", "a loaded state"])
-def test_another_update_another_mean_and_another_state_are_found(
-    training: Callable[..., LateTraining], what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-
-    def is_called(times: int) -> bool:
-        calls.append(1)
-        return len(calls) > times
-
-    if what == "an update":
-        name, apply = "BinSGDM shaped", Worker.apply
-        monkeypatch.setattr(Worker, "apply", lambda *given: None if is_called(20) else apply(*given))
-    elif what == "a mean":
-        name, mean = "DiLoCo fp32", _PendingMean.mean
-        # Of an exchange beside inner steps alone: one in the step has no thread.
-        monkeypatch.setattr(_PendingMean, "mean", lambda one: (one._thread is not None) * 2.0**-20 + mean(one))
-    else:
-        name, put = "ef_sign_sgd resumed", Residuals.put
-        monkeypatch.setattr(Residuals, "put", lambda kept, new: put(kept, {} if is_called(1) else new))
-    in_step, beside = CASES[name]
-    wanted = in_step(training())
-    assert not are_equal(wanted, beside(training()))
-
-
-@pytest.mark.parametrize(("late", "thread"), [("backward", "main"), ("exchange", "exchange"), ("update", "main")])
-def test_what_is_late_waits_where_it_is_done(
-    training: Callable[..., LateTraining], monkeypatch: pytest.MonkeyPatch, late: Late, thread: str
-) -> None:
-    paused = set()
-
-    def note(one: LateTraining, what: Late) -> None:
-        if one.late == what:
-            paused.add("main" if threading.current_thread() is threading.main_thread() else "exchange")
-
-    needs("no GPU")  # on which the threads of backward are autograd's
-    monkeypatch.setattr(LateTraining, "_pause", note)
-    for name in ("DiLoCo one_bit", "BinSGDM shaped", "dense", "ef_sign_sgd resumed"):
-        paused.clear()
-        CASES[name][1](training(late=late))
-        assert paused == {thread}, name
 
 
 def test_pytorchs_sanitizer_finds_no_race() -> None:
