@@ -3,7 +3,6 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal
 
 import click
 import pytest
@@ -24,15 +23,6 @@ def test_a_generated_page_is_current(path: Path) -> None:
     assert generate.is_current(path), "run: python docs/generate.py"
 
 
-def test_a_page_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    current, old = tmp_path / "current.md", tmp_path / "old.md"
-    for path in (current, old):
-        path.write_text(path.stem)
-    made = {current: lambda: "current", old: lambda: "new", tmp_path / "missing.md": lambda: "text"}
-    monkeypatch.setattr(generate, "pages", lambda: made)
-    assert [path for path in made if not generate.is_current(path)] == [old, tmp_path / "missing.md"]
-
-
 class Named(Struct, kw_only=True):
     """A table of a file.
 
@@ -48,19 +38,6 @@ class Named(Struct, kw_only=True):
 def test_a_key_without_a_meaning_is_an_error() -> None:
     with pytest.raises(ValueError, match="Named: unknown: say what it means"):
         keys.listing(Named, {})
-
-
-def test_the_keys_of_a_base_can_be_left_out() -> None:
-    class Derived(Named, kw_only=True):
-        """A kind of it.
-
-        Attributes:
-            unit: of it.
-        """
-
-        unit: Literal["s", "B"] = "s"
-
-    assert keys.keys(Derived, {}, without=Named) == [keys.Key("`unit`", '`"s"`, `"B"`', '`"s"`', "of it")]
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,6 @@ def test_a_figure_is_there_and_has_the_size_of_one(figure: Path) -> None:
     assert min(width, height) > 300
 
 
-def test_no_figure_is_left_over() -> None:
-    assert set((gallery.PAGE.parent / "figures").iterdir()) == set(gallery.figures())
-
-
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_that_draws_has_these_options(line: str) -> None:
     program, name, *words = shlex.split(line)

@@ -71,17 +71,6 @@ def _points(given: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]
             yield f"{name} by_nodes {point['nodes']}", point
 
 
-def test_a_value_without_an_interval_is_found() -> None:
-    given = {
-        "intervals": {"poll_cost": [0.9, 1.1]},
-        "poll_cost": "1 us",
-        "message_cost": "1 us",
-        "inter_node": {"efficiency": 0.5},
-    }
-    given |= {"by_nodes": [{"nodes": 2, "efficiency": 0.4, "latency": "1 us", "intervals": {"efficiency": [0.9, 1.1]}}]}
-    assert sorted(_without_interval(given)) == ["by_nodes 2: latency = 1 us", "message_cost"]
-
-
 @pytest.mark.parametrize("name", files.names("workloads"))
 def test_every_compute_row_of_a_shipped_workload_has_an_interval(name: str) -> None:
     given = build(Workload, {"name": name, **files.read("workloads", name)}, name)

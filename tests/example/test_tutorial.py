@@ -20,22 +20,6 @@ def test_every_command_but_the_installation_shows_what_it_prints() -> None:
     assert [body for body, follower in asked if follower != "text"] == []
 
 
-def test_only_the_installation_is_not_run() -> None:
-    lines = [line for kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
-    run = [line for kind, body in BLOCKS if kind == "console" for line in shown.commands(body)]
-    assert len(lines) - len(run) == 3
-
-
-def test_every_file_has_a_name() -> None:
-    assert all(re.match(r"# \w+\.toml\n", body) for kind, body in BLOCKS if kind == "toml")
-
-
-def test_one_answer_pays_and_another_does_not() -> None:
-    answers = "".join(body for kind, body in BLOCKS if kind == "text")
-    assert re.search(r"^\S+.* pays: ", answers, flags=re.MULTILINE)
-    assert re.search(r"^Answer:  nothing pays: ", answers, flags=re.MULTILINE)
-
-
 def test_scripts_of_tutorials_are_files_that_their_commands_run() -> None:
     (page,) = (path for path in TUTORIALS if path.name == "your-model.md")
     text = page.read_text(encoding="utf-8")
