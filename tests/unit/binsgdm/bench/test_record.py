@@ -4,18 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from simnet.calibration.measurement_file import FORMAT, read
 from tests.helpers.needs import needs
 
 needs("torch")
+import torch
 
 from binsgdm.bench import ranks
 from binsgdm.bench import record as recording
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Record, SpeedProbe
 from binsgdm.errors import BinsgdmError
+from simnet.calibration.measurement_file import FORMAT, read
 
 ROOT = Path(__file__).parents[4]
 
@@ -100,3 +102,39 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
 def test_an_empty_record_is_refused(tmp_path):
     with pytest.raises(BinsgdmError, match="nothing was measured"):
         written(record(empty=True), tmp_path)
+
+
+class SlowerRanks:
+    """Ranks of which another one takes a second longer for everything."""
+
+    device = torch.device("cpu")
+
+    def barrier(self) -> None:
+        pass
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        return [one + 1.0 for one in seconds]
+
+
+class Kept:
+    """What was added to a record."""
+
+    def __init__(self) -> None:
+        self.series: list[tuple[str, str, list[float]]] = []
+
+    def add(self, kind: str, name: str, values: list[float]) -> None:
+        self.series.append((kind, name, values))
+
+
+def test_samples_are_those_of_the_slowest_rank_and_not_taken_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "SHARED_S", 1e-4)
+    monkeypatch.setattr(recording, "EVERY_S", 1e3)
+    kept, ranks = Kept(), SlowerRanks()
+    mine: Any = SpeedProbe(ranks)
+    for _ in range(3):
+        mine.sample()
+    mine.add_to(kept)
+    assert [(kind, name, len(values)) for kind, name, values in kept.series] == [
+        ("speed", "multiply", 1), ("speed", "stream", 1)
+    ]  # fmt: skip
+    assert all(value > 1.0 for _, _, values in kept.series for value in values)

@@ -2,8 +2,7 @@
 
 Every statistical check allows 5 standard deviations, or an equally rare tail: a sound generator fails one check in 1.7
 million, and with the fixed seeds below the same draws pass for ever. Each kind of check is shown to fail on a planted
-defect.
-"""
+defect."""
 
 from collections.abc import Callable
 
@@ -17,6 +16,8 @@ from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import random
+from binsgdm.kernels.bits import pack_signs, unpack_signs
+from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import GROUP_NUMEL, Key, draws, philox, thresholds
 
 SIGMAS = 5.0
@@ -138,13 +139,6 @@ def test_every_element_is_rounded_without_bias_over_many_steps() -> None:
 # Planted defects: what each check is there to see.
 
 
-def test_a_low_discrepancy_sequence_is_found_too_regular() -> None:
-    weyl = torch.arange(NUMEL) * 0x9E3779B9 & 0xFFFFFFFF
-    for check in (check_uniform, check_order, check_serial):
-        with pytest.raises(AssertionError):
-            check(weyl)
-
-
 def test_a_stuck_bit_a_bias_and_an_echo_are_found() -> None:
     sample = draws(Key(seed=1), start=0, numel=NUMEL)
     rare = draws(Key(seed=2), start=0, numel=NUMEL) % 100 == 0
@@ -154,15 +148,6 @@ def test_a_stuck_bit_a_bias_and_an_echo_are_found() -> None:
         check_order(torch.where(rare, sample // 2, sample))
     with pytest.raises(AssertionError):
         check_serial(torch.where(rare, sample.roll(8), sample))
-
-
-def test_too_few_rounds_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
-    monkeypatch.setattr(random, "ROUNDS", 2)
-    with pytest.raises(AssertionError):
-        test_flipping_one_input_bit_flips_half_of_the_output()
-    with pytest.raises(AssertionError):
-        test_draws_of_neighbouring_steps_ranks_and_streams_are_independent(1)
 
 
 # What the generator is.
@@ -207,12 +192,6 @@ def test_thresholds_are_multiples_of_two_to_minus_22_from_minus_one_to_below_one
     assert t.max() < 1
     steps = t.double() * 2**22
     assert torch.equal(steps, steps.round())
-
-
-def test_the_largest_and_smallest_draw_give_the_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BINSGDM_KERNELS", "reference")
-    monkeypatch.setattr(random, "draws", lambda *_, **__: torch.tensor([0, 2**31, 2**32 - 1]))
-    assert thresholds(Key(seed=0), start=0, numel=3).tolist() == [-1.0, 0.0, 1 - 2.0**-22]
 
 
 @pytest.mark.parametrize(
@@ -282,3 +261,23 @@ def test_a_gpu_draws_a_dither_in_pieces_of_its_own_size(monkeypatch: pytest.Monk
     monkeypatch.undo()
     assert pieces == [1000, 1000, 500]
     assert torch.equal(found, random.dither(Key(seed=7), start=0, numel=2500, limit=9))
+
+
+@pytest.mark.parametrize(("numel", "num_bytes"), [(0, 0), (1, 1), (8, 1), (9, 2), (800, 100)])
+def test_eight_signs_take_a_byte(numel: int, num_bytes: int) -> None:
+    assert packed_numel(numel) == num_bytes
+    assert pack_signs(torch.ones(numel, dtype=torch.bool)).numel() == num_bytes
+
+
+def test_the_first_sign_is_the_most_significant_bit() -> None:
+    positive = torch.zeros(16, dtype=torch.bool)
+    positive[0] = positive[9] = True
+    assert pack_signs(positive).tolist() == [0b1000_0000, 0b0100_0000]
+
+
+def test_bits_after_the_last_sign_are_zero() -> None:
+    assert pack_signs(torch.ones(11, dtype=torch.bool)).tolist() == [0xFF, 0b1110_0000]
+
+
+def test_a_set_bit_is_plus_one() -> None:
+    assert unpack_signs(torch.tensor([0b1010_0000], dtype=torch.uint8), 4).tolist() == [1, -1, 1, -1]

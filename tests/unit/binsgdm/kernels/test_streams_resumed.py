@@ -96,18 +96,3 @@ def test_local_sgd_brings_no_race(detector: RaceDetector, monkeypatch: pytest.Mo
         pretend_that_ranks_agree(monkeypatch, made)
         Wrapped(detector, lambda one: LocalSGD(one, inner_steps=2, wire_dtype=wire_dtype)).steps(5)
     assert detector.races == []
-
-
-class HasNoEvents(RaceDetector):
-    def wait(self, stream: FakeStream, event: Any) -> None:
-        pass
-
-
-def test_an_exchange_that_does_not_wait_for_the_pseudo_gradient_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    detector = watched(HasNoEvents(), monkeypatch)
-    with fake_ranks(4) as made, detector.use(FakeStream("training")):
-        pretend_that_ranks_agree(monkeypatch, made)
-        Wrapped(detector, lambda one: DiLoCo(one, inner_steps=4, overlap_steps=2)).steps(6)
-    assert any(
-        "on exchange reads what aten.sub.Tensor on training writes, in no order" in one for one in detector.races
-    )
