@@ -9,15 +9,17 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm import BinSGDM
+from binsgdm.compressors.registry import BUILT_IN, SYSTEMS
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.strategies import STRATEGIES
 from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
 from tests.helpers import contract_steps as steps
-from tests.helpers.contract_steps import CAP_BYTES, CAP_MB
+from tests.helpers.contract_steps import CAP_BYTES, CAP_MB, LAYOUTS
 from tests.helpers.step_forms import StepForm
 
-LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
 CAP = f"{CAP_BYTES} B"
+QUICK = ((2, 1), (3, 2), (2, 2))
 OPTIONS = [
     ("one_bit_sgd", {}),
     ("sign_sgd", {}),
@@ -55,11 +57,11 @@ TOPOLOGIES = [
 ]
 
 
-# Every system with one rank a node and on uneven nodes, and in turn on one of the others.
+# Every system on one layout in turn; where all is run, on three.
 BY_PAIRS = [
-    pytest.param(name, options, layout, marks=pytest.mark.slow if layout == (4, 8) else ())
+    pytest.param(name, options, layout, marks=() if layout == QUICK[number % 3] else pytest.mark.slow)
     for number, (name, options) in enumerate(OPTIONS + TOPOLOGIES)
-    for layout in ((2, 1), (3, 2), ((2, 2), (4, 8))[number % 2])
+    for layout in (*QUICK[:2], (QUICK[2], (4, 8))[number % 2])
 ]
 
 
@@ -187,3 +189,16 @@ def test_a_planted_mistake_is_found(mistake):
     assert real == wanted
     PLANTED[mistake]({stream["name"]: stream["operations"] for stream in recording["streams"]})
     assert steps.forms(simulated, recording)[0] != wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        *((system.name, system) for system in BUILT_IN if system.name != "dense"),
+        ("binsgdm", BinSGDM),
+        ("one_bit_adam", OneBitAdam),
+    ],
+)
+def test_a_system_has_one_title(name: str, real: type) -> None:
+    simulated = {strategy.__struct_config__.tag: strategy.title for strategy in STRATEGIES}
+    assert simulated[name] == real.title
