@@ -15,6 +15,8 @@ from binsgdm.bench.training import OF_RANKS, PHASES
 from simnet.calibration.measurement_file import read
 from tests.helpers.launch import exit_code, launch, meeting_point, once, output_to
 
+pytestmark = pytest.mark.slow
+
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SERIES_OF_TRAINING = 1 + len(PHASES) + len(OF_RANKS) * WORLD_SIZE
 """The step and its phases, of the slowest rank; and what each rank has of its own."""
@@ -86,12 +88,6 @@ def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(measured):
     assert sorted(path.name for path in folder.iterdir()) == sorted(
         f"{name}.json" for name in COMMANDS if expected[name] == 0
     )
-
-
-def test_the_layout_is_told(measured):
-    setup = read(measured[0] / "collectives.json").setups[0]
-    assert (setup.backend, setup.device, setup.num_nodes, setup.ranks_per_node) == ("gloo", "cpu", 2, 2)
-    assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
 
 
 def test_every_collective_is_measured_in_every_group_as_strategies_send_it(measured):

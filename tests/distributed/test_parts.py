@@ -26,6 +26,8 @@ from binsgdm.parallel.fsdp import attach_fsdp
 from tests.distributed import ranks
 from tests.helpers.launch import heard, of_all, rank_of_gloo
 
+pytestmark = pytest.mark.slow
+
 WORLD_SIZE = 4
 HALVES, PAIRS = ((0, 1), (2, 3)), ((0, 2), (1, 3))
 CASE, OVERLAPPED = ranks.Case(ranks.HIERARCHICAL, is_shaped=True), ranks.Case(ranks.FLAT, overlap=True, is_shaped=True)

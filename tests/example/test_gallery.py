@@ -45,6 +45,7 @@ def test_the_figures_of_one_run_are_drawn_as_they_are(tmp_path: Path) -> None:
             assert drawn.read_bytes()[gallery.PNG_SIZE] == figure.read_bytes()[gallery.PNG_SIZE]
 
 
+@pytest.mark.slow
 def test_what_the_reference_does_in_python_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     page = shown.ROOT / "docs/reference/python.md"
     monkeypatch.setenv("MPLBACKEND", "agg")

@@ -29,6 +29,7 @@ def test_no_message_holds_a_forbidden_word() -> None:
     assert found([one for one in all_messages() if one.kind != "page"]) == []
 
 
+@pytest.mark.slow
 def test_every_kind_of_message_is_in_the_list() -> None:
     assert {one.kind for one in all_messages()} == set(messages.KINDS)
 

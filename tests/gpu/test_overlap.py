@@ -6,7 +6,6 @@ One rank alone on the first card; several are compared in `test_replicas`, and r
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -21,13 +20,10 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.comm import groups
-from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.kernels import streams
 from binsgdm.optimizers.settings import SCHEMES
-from tests.gpu import sanitized
 from tests.gpu.late_training import Late, LateTraining
-from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.kernel_samples import device as device_name
 from tests.helpers.kernel_samples import same_bits
 
@@ -101,33 +97,3 @@ def test_pytorchs_sanitizer_finds_no_race() -> None:
     command = [sys.executable, "-m", "tests.gpu.sanitized", "cuda:0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
-
-
-class Judge:
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append((threading.current_thread().name, str(func)))
-        return func(*args, **(kwargs or {}))
-
-
-def test_operations_of_every_thread_are_shown_to_the_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("no GPU")
-    fake_cuda(monkeypatch)
-    judge = Judge()
-    with sanitized.watched(judge):
-        torch.ones(2, requires_grad=True).sum().backward()
-        thread = CommunicationThread("test-thread", torch.device("cuda", 1), lambda one: one + 1)
-        thread.submit(torch.ones(2))
-        thread.finish()
-    assert {("MainThread", "aten.sum.default"), ("MainThread", "aten.expand.default")} <= set(judge.seen)
-    assert [one for one in judge.seen if one[0] == "test-thread"] == [("test-thread", "aten.add.Tensor")]
-
-
-@pytest.mark.slow
-def test_the_process_of_the_sanitizer_trains_what_it_is_shown() -> None:
-    needs("no GPU")
-    command = [sys.executable, "-m", "tests.gpu.sanitized", "cpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr[-2000:]

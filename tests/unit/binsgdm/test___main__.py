@@ -51,6 +51,7 @@ def test_a_missing_click_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr == "binsgdm: needs click (No module named click): pip install click, or put it on PYTHONPATH\n"
 
 
+@pytest.mark.slow
 def test_it_measures_and_the_file_says_how_to_do_it_again(tmp_path: Path) -> None:
     needs("torch")
     words = ("measure", "kernels", "--max-size", "1024", "--max-repetitions", "8", "-o", "k.json")

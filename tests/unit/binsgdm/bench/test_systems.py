@@ -253,14 +253,6 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
     assert torch.equal(one.param_states()[0].parameter, other.param_states()[0].parameter)
 
 
-def test_a_failure_in_the_thread_is_told() -> None:
-    def fail() -> list[float]:
-        raise BinsgdmError("no")
-
-    with pytest.raises(BinsgdmError, match="no"):
-        systems.in_thread(fail)
-
-
 class TestChoice:
     def test_what_is_left_out_is_the_default(self) -> None:
         assert choice("qsgd:bits=8", "").whole == {"bits": 8, "block_size": 8192, "coding": "packed"}
@@ -294,6 +286,7 @@ class TestChoice:
         assert said in str(told.value)
 
 
+@pytest.mark.slow
 def test_sizes_that_do_not_fit_into_a_card_are_left_out_with_a_note(monkeypatch, bench_of):
     bench = bench_of("cuda:0")
     with pretended_card(monkeypatch, free_bytes=200 * 2**10):

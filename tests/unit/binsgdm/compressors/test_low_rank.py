@@ -176,6 +176,7 @@ def test_what_is_zero_is_not_drawn() -> None:
     assert probabilities(torch.zeros(3), 2).tolist() == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_atomo_has_the_mean_and_the_variance_of_theory() -> None:
     matrix, steps, budget = with_spectrum(12, 8, 0.7), 3000, 2.0
     total, loss, count = torch.zeros(96, dtype=torch.float64), 0.0, 0

@@ -1,7 +1,6 @@
 """Marsit's merge is the choice of one rank, uniformly; the residual makes up for what it loses."""
 
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 
@@ -11,15 +10,12 @@ needs("torch")
 import torch
 
 from binsgdm.comm import run_in_lockstep
-from binsgdm.comm.groups import make
-from binsgdm.comm.transport import Transport, send_recv
 from binsgdm.compressors import marsit as module
 from binsgdm.compressors.base import GradientBucket
 from binsgdm.compressors.marsit import Marsit, all_reduce_round_rings, merge_signs
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.random import Key
-from tests.helpers.gradient_buckets import bucket, context
-from tests.helpers.launch import launch, rank_of_gloo
+from tests.helpers.gradient_buckets import context
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}
@@ -113,10 +109,6 @@ def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
     assert (x - centers.mean(dim=0)).abs().max() < 0.1
 
 
-NUMEL = 101
-STEPS = 3
-
-
 def add(came, own, *_):
     return came + own
 
@@ -129,40 +121,3 @@ def test_all_reduce_round_rings_and_tori_is_the_sum_on_every_rank(groups) -> Non
     for total in run_in_lockstep(talks, 3):
         assert torch.equal(total, values.sum(dim=0))
     assert torch.equal(values, torch.arange(6 * 24).view(6, 24))
-
-
-def values_of(rank: int, step: int):
-    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(10 * rank + step))
-
-
-SETTINGS = ({"sync_period": 3}, {"torus": True})
-
-
-def protocols_of(rank: int, world_size: int, settings):
-    """Yield the protocol of each step, of one rank."""
-    system = Marsit(**settings, rank=rank, world_size=world_size)
-    for step in range(1, STEPS + 1):
-        yield system.mean(bucket(values_of(rank, step), ((NUMEL,),)), context(rank, world_size, step, 2))
-
-
-def work(rank: int, world_size: int, folder: str) -> None:
-    with rank_of_gloo(rank, world_size, folder, node=2):
-        groups, sent = make(2), []
-        found = [send_recv(torch.full((2,), float(rank)), groups.world)]
-        transport = Transport(groups, sent.append)
-        for settings in SETTINGS:
-            found += [transport.run(talk) for talk in protocols_of(rank, world_size, settings)]
-        torch.save((found, sorted({one.collective for one in sent})), Path(folder) / f"{rank}.pt")
-
-
-def test_gloo_ranks_get_to_the_bit_what_one_process_gets(tmp_path: Path) -> None:
-    launch(work, 4, str(tmp_path), nprocs=4)
-    wanted = []
-    for settings in SETTINGS:
-        every = [protocols_of(rank, 4, settings) for rank in range(4)]
-        wanted += [run_in_lockstep(step, 2)[0] for step in zip(*every, strict=True)]
-    for rank in range(4):
-        (first, *found), sent = torch.load(tmp_path / f"{rank}.pt")
-        assert first.tolist() == [(rank - 1) % 4] * 2
-        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
-        assert sent == ["all_gather", "send_recv"]

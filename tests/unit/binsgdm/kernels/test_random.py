@@ -85,12 +85,14 @@ def test_draws_of_consecutive_elements_are_uniform_and_independent(seed: int, ch
     check(draws(Key(seed=seed, step=7, rank=3, stream=1), start=0, numel=NUMEL))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [check_uniform, check_order, check_serial])
 def test_draws_of_one_element_over_steps_are_uniform_and_independent(check: Callable[[Tensor], None]) -> None:
     steps = torch.arange(NUMEL)
     check(philox((torch.zeros_like(steps), steps, 3, 1), 5)[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", [1, 2, 3])
 def test_draws_of_neighbouring_steps_ranks_and_streams_are_independent(word: int) -> None:
     names = ("step", "rank", "stream")
@@ -109,6 +111,7 @@ def test_draws_of_neighbouring_seeds_are_independent() -> None:
         assert abs(differing_bits(a, b)) < SIGMAS
 
 
+@pytest.mark.slow
 def test_flipping_one_input_bit_flips_half_of_the_output() -> None:
     elements = torch.arange(20_000)
     plain = philox((elements, 5, 6, 7), 8)

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from binsgdm.comm import Member
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.optimizers.one_bit_adam_plain import is_stable
-from binsgdm.parallel.ddp import attach_one_bit_adam
-from tests.helpers.launch import launch, rank_of_gloo
 from tests.helpers.one_bit_adam_teams import (
     DENSE,
     SHAPES,
@@ -149,6 +146,7 @@ def test_the_criterion_freezes_a_variance_that_stands_and_no_growing_one() -> No
     assert all(optimizer.is_dense for optimizer in growing)
 
 
+@pytest.mark.slow
 def test_it_trains_nearly_as_well_as_adam() -> None:
     centers = torch.randn(4, 100, generator=torch.Generator().manual_seed(1))
 
@@ -207,34 +205,6 @@ def test_what_cannot_be_stepped_or_loaded_is_refused_in_a_sentence() -> None:
     newer = [group | {"format": 99} for group in state["param_groups"]]
     with pytest.raises(BinsgdmError, match=r"^load_state_dict: format \['99'\]: this version reads format "):
         team(1)[0].load_state_dict(state | {"param_groups": newer})
-
-
-def work(rank: int, folder: str) -> None:
-    with rank_of_gloo(rank, 4, folder, node=2):
-        for topology in ("flat", "hierarchical"):
-            optimizer = OneBitAdam(parameters(), dense_steps=DENSE, topology=topology)
-            attach_one_bit_adam(optimizer)
-            for step in range(1, 7):
-                set_gradients(optimizer, rank, step)
-                optimizer.step()
-            torch.save(tensors(optimizer), Path(folder) / f"{topology}{rank}.pt")
-        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
-        attach_one_bit_adam(OneBitAdam(model.parameters()), model)
-        model(torch.full((1, 2), float(rank))).sum().backward()
-        assert model.module.weight.grad.tolist() == [[rank, rank]]
-        with pytest.raises(BinsgdmError, match=r"lr of group 0 of rank 1: 1\.0: must equal rank 0's 0\.0"):
-            attach_one_bit_adam(OneBitAdam(parameters(), lr=float(rank)))
-
-
-def test_gloo_ranks_get_what_one_process_gets(tmp_path: Path) -> None:
-    """The dense stage adds up in the order of the backend, so that the last bits may differ."""
-    launch(work, str(tmp_path), nprocs=4)
-    for topology in ("flat", "hierarchical"):
-        control = team(topology=topology)
-        train(control, 1, 6)
-        for rank, optimizer in enumerate(control):
-            found = torch.load(tmp_path / f"{topology}{rank}.pt")
-            torch.testing.assert_close(found, tensors(optimizer), rtol=1e-4, atol=1e-5)
 
 
 LAST = DENSE + 2

@@ -261,29 +261,6 @@ def test_a_frozen_parameter_and_one_without_gradient_stay_while_their_residuals_
     assert all(torch.equal(residuals(optimizer)[number], wanted[number]) for number in (0, 1, 2))
 
 
-def test_a_grad_scaler_that_found_an_infinity_leaves_the_averages_and_moves_nothing():
-    value = torch.nn.Parameter(torch.zeros(8))
-    optimizer = shaped([value])
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    scaler.scale(value.sum() * torch.inf).backward()
-    scaler.step(optimizer)
-    scaler.update()
-    assert not value.any()
-    assert not optimizer.state[value]["b"].any()
-    optimizer.zero_grad()
-    scaler.scale(value.sum()).backward()
-    scaler.step(optimizer)
-    assert torch.equal(value.detach().abs(), torch.full((8,), LR))
-    assert torch.allclose(optimizer.state[value]["b"], torch.full((8,), 0.01))
-
-
-def test_all_kernels_leave_the_same_bits():
-    needs("numba")
-    wanted, got = (shaped(parameters(), beta_b=0.9, kernels=name) for name in ("reference", "cpu"))
-    assert all(torch.equal(a, b) for a, b in zip(step_all(wanted, range(4)), step_all(got, range(4)), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(residuals(wanted), residuals(got), strict=True))
-
-
 @pytest.mark.parametrize("flattens", [False, True])
 @pytest.mark.parametrize("asks_first", [False, True])
 def test_a_state_by_names_keeps_residuals_or_is_refused(flattens, asks_first):

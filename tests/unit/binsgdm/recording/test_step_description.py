@@ -41,11 +41,6 @@ def test_activations_are_what_a_real_forward_allocates(name):
     assert counted == pytest.approx(allocated_by_forward(name), rel=0.03)
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("transformer_1m", 64), ("cnn_400k", None), ("mlp_200k", None)])
-def test_a_sample_of_a_language_model_has_its_tokens(name, tokens):
-    assert described(name)["tokens_per_sample"] == tokens
-
-
 def test_half_the_bits_take_half_the_memory():
     whole, half = described("mlp_2m")["memory"], described("mlp_2m", number_format="bf16")["memory"]
     for key in ("parameters", "gradients", "optimizer"):
@@ -119,6 +114,7 @@ def test_dropout_in_attention_changes_neither_work_nor_memory_of_scores():
     assert with_dropout == without
 
 
+@pytest.mark.slow
 def test_what_causal_attention_and_frozen_parameters_leave_out_is_noted():
     counted = {
         name: describe_step("llama_1b", StepOptions(batch=1, length=256, attention=name)) for name in ("causal", "full")

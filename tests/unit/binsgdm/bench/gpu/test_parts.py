@@ -19,16 +19,9 @@ import torch
 from click.testing import CliRunner, Result
 
 from binsgdm.bench.gpu import card, parts, run, step
-from binsgdm.bench.gpu.parts import BUDGET_S, PARTS
 from binsgdm.bench.gpu.step import LAYOUTS
 from simnet.calibration.measurement_file import read
 from simnet.cli.main import cli
-
-
-def test_the_parts_share_out_the_whole_budget() -> None:
-    assert sum(part.seconds for part in PARTS) == BUDGET_S
-    assert len({part.name for part in PARTS}) == len(PARTS)
-
 
 WITHOUT_NUMBA = """
 import pkgutil
@@ -46,6 +39,7 @@ print(parameter.tolist())
 """
 
 
+@pytest.mark.slow
 def test_all_parts_and_optimizers_do_without_numba(tmp_path: Path) -> None:
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less. Got NumPy 2.5.')\n")
     root = Path(parts.__file__).parents[3]
@@ -137,6 +131,7 @@ def test_a_layout_has_the_shapes_of_the_shipped_model(name):
     assert sorted(LAYOUTS[name]) == sorted(tuple(shape) for _, shape, _ in tensors)
 
 
+@pytest.mark.slow
 def test_every_optimizer_is_timed_and_memory_is_left_to_a_gpu(bench):
     step.measure(bench, quick=True, seconds=5.0)
     found = [(series["kind"], series["name"], series["labels"]["optimizer"]) for series in bench.record.series]
@@ -176,6 +171,7 @@ def gpu(*args: object) -> Result:
     return CliRunner().invoke(cli, ["measure", "gpu", *map(str, args)], prog_name="simnet")
 
 
+@pytest.mark.slow
 def test_one_part_is_measured_into_a_folder(tmp_path):
     folder = tmp_path / "made" / "on the way" / "gpu"
     done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "interference")

@@ -160,6 +160,7 @@ def test_whatever_hangs_the_whole_run_ends_with_its_budget(budget_s, hanging, tm
         assert ends["links"]["reason"].startswith("no time was left: the same command goes on")
 
 
+@pytest.mark.slow
 def test_processes_that_hang_are_ended_with_the_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(run_module, "OVER_S", 0.5)
     monkeypatch.setattr(run_module, "LEAST_S", 0.2)
@@ -252,6 +253,7 @@ def test_a_part_says_why_it_was_not_done(code, reason):
     assert ("last words" in tail) == ("last words" in code)
 
 
+@pytest.mark.slow
 def test_a_process_that_hangs_is_ended_with_all_that_it_has_started(tmp_path):
     started = tmp_path / "pid"
     reason, *_ = process(
@@ -282,6 +284,7 @@ def test_ranks_get_what_torchrun_gives_and_a_process_alone_gets_nothing_of_it(mo
     assert first["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)
 
 
+@pytest.mark.slow
 def test_processes_end_with_a_parent_that_is_killed(tmp_path):
     """The worker's own watch is what ends it: its parent has no chance to."""
     mine = (
