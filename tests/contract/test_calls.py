@@ -62,7 +62,7 @@ class InOrder(ShardedModel):
 
 def test_every_built_in_strategy_has_a_call() -> None:
     for variants in KNOWN.values():
-        assert all(calls(one) for one in variants)
+        assert all(calls(variant) for variant in variants)
     assert calls(RecordedStep(file="step.json")) == ()
 
 
@@ -95,7 +95,7 @@ def run(strategy: AnyStrategy, layout: Layout) -> tuple[torch.nn.Module, torch.o
         "ZeroRedundancyOptimizer": ZeroRedundancyOptimizer,
     }  # fmt: skip
     # The dense stage ends by a criterion of the variance, which a few steps do not meet.
-    *first, last = (one.replace("OneBitAdam(", "OneBitAdam(dense_steps=1, params=") for one in calls(strategy))
+    *first, last = (call.replace("OneBitAdam(", "OneBitAdam(dense_steps=1, params=") for call in calls(strategy))
     exec("\n".join(first), given)
     given.setdefault("optimizer", torch.optim.SGD(given["model"].parameters(), lr=1e-3))
     exec(last, given)
@@ -136,7 +136,7 @@ def forms(strategy: Strategy, recording: dict[str, Any]) -> tuple[StepForm, Step
 
 def without_small_sizes(form: StepForm) -> StepForm:
     """Leave out the bytes of flags, which hold checksums, too, and of signs, which are padded to words."""
-    sent = [one._replace(num_bytes=0.0) if one.num_bytes < 1000 else one for one in form.sent]
+    sent = [message._replace(num_bytes=0.0) if message.num_bytes < 1000 else message for message in form.sent]
     return form._replace(sent=tuple(sent))
 
 
@@ -173,7 +173,7 @@ def test_the_call_of_a_hierarchical_all_reduce_takes_the_simulated_time(dtype: A
     """It is one collective in `simnet`, and three messages in the step, whose parts take as long together."""
     strategy = DenseAllReduce(algorithm="hierarchical", wire_dtype=dtype)
     recording = record(strategy, LAYOUT)
-    assert [(one.kind, one.group) for one in form_of_recording(recording).sent] == [
+    assert [(message.kind, message.group) for message in form_of_recording(recording).sent] == [
         ("all_to_all", (2, 1)), ("all_reduce", (2, 2)), ("all_gather", (2, 1)),
     ]  # fmt: skip
     source = {"how": "record", "compute": "counted"}
@@ -219,12 +219,12 @@ def read_by_megatron(flags: str) -> Sharding:
 
 def read_by_deepspeed(config: str) -> Sharding:
     """Return what DeepSpeed does with a configuration: `communication_data_type` of its engine."""
-    given = json.loads(config)
-    params = next((dtype for dtype in ("bf16", "fp16") if given.get(dtype, {}).get("enabled")), "fp32")
-    zero = given["zero_optimization"]
+    content = json.loads(config)
+    params = next((dtype for dtype in ("bf16", "fp16") if content.get(dtype, {}).get("enabled")), "fp32")
+    zero = content["zero_optimization"]
     assert zero["stage"] == 2
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"]
-    reduced = given.get("communication_data_type") or params
+    reduced = content.get("communication_data_type") or params
     return reduced, params, zero.get("overlap_comm", False), False, zero["reduce_bucket_size"]
 
 

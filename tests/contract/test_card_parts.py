@@ -57,8 +57,8 @@ def test_each_test_function_is_a_check_of_the_card(tmp_path: Path) -> None:
     ):
         checks.pytest_runtest_logreport(report(name, outcome, when))
     checks.pytest_sessionfinish()
-    found = measurement_file.read(tmp_path / "checks.json")
-    assert [(one.name, one.count, one.passed, one.detail) for one in found.checks] == [
+    file = measurement_file.read(tmp_path / "checks.json")
+    assert [(check.name, check.count, check.passed, check.detail) for check in file.checks] == [
         ("some kernels: bits are equal", 2, False, "b E 3 of 5 E bits differ"),
         ("some kernels: nothing hangs", 1, True, ""),
     ]

@@ -122,7 +122,7 @@ def test_local_sgd_of_a_script_of_ones_own_sends_what_is_simulated(layout):
     assert recording["num_steps"] == 4
     real, wanted = forms(steps.program(steps.strategy("local_sgd", inner_steps=4), recording), recording)
     assert real == wanted
-    assert [one.kind for one in real.sent] == ["all_reduce"]
+    assert [message.kind for message in real.sent] == ["all_reduce"]
 
 
 def post_local_sgd(layout: Layout, inner_steps: int) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def test_a_system_does_what_is_simulated(name, options, layout):
     is_hops = steps.is_hop_of_marsit(options.get("topology"), layout) if name == "marsit" else lambda _: False
     real, simulated = steps.forms(steps.strategy(name, bucket_cap=CAP, **options), recording, is_hops)
     assert real == simulated
-    assert len({one.ready for one in real.sent}) >= 2  # buckets, the first during backward
+    assert len({message.ready for message in real.sent}) >= 2  # buckets, the first during backward
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -81,7 +81,7 @@ def test_ddp_does_what_is_simulated(layout, micro_batches):
     recording = steps.of_system("dense", {}, layout, micro_batches=micro_batches)
     real, simulated = steps.forms(steps.strategy("all_reduce", bucket_cap=CAP), recording)
     assert real == simulated
-    assert [one.kind for one in real.sent] == ["all_reduce"] * 2
+    assert [message.kind for message in real.sent] == ["all_reduce"] * 2
 
 
 def test_torchs_hook_does_what_is_simulated():
@@ -95,7 +95,7 @@ def test_torchs_hook_does_what_is_simulated():
     recording = steps.record(script, (2, 2))
     real, simulated = steps.forms(steps.strategy("all_reduce", bucket_cap=CAP, wire_dtype="fp16"), recording)
     assert real == simulated
-    assert sum(one.num_bytes for one in real.sent) == recording["gradient_bytes"] / 2
+    assert sum(message.num_bytes for message in real.sent) == recording["gradient_bytes"] / 2
 
 
 def test_every_system_is_recorded_in_every_topology():
@@ -175,7 +175,7 @@ PLANTED = {
     "another collective": lambda streams: streams["group 3"][0].update(kind="all_to_all"),
     "no wait for backward": lambda streams: streams["group 2"][0].update(after=[]),
     "no wait for the message before": lambda streams: streams["group 3"][0].update(after=[[0, 1]]),
-    "an optimizer that does not wait": lambda streams: [one.update(after=[]) for one in streams["compute"]],
+    "an optimizer that does not wait": lambda streams: [operation.update(after=[]) for operation in streams["compute"]],
     "one message more": lambda streams: streams["group 3"].append(dict(streams["group 3"][-1])),
     "an exchange that waits for all of backward": lambda streams: streams["group 2"][0]["after"].append([0, 4]),
 }

@@ -58,7 +58,7 @@ def test_a_sharded_step_is_the_simulated_one(kind, reshard, layout):
     recording = record(layout, is_hybrid=kind == "hsdp", reshard=reshard)
     real, simulated = forms(steps.strategy(kind, reshard_after_forward=reshard), recording)
     assert real == simulated
-    assert len({one.ready for one in real.sent}) >= BLOCKS
+    assert len({message.ready for message in real.sent}) >= BLOCKS
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -93,7 +93,7 @@ def record_copies(layout: Layout, system: str, **options):
         model = ShardedModel()
         for part in (*model.blocks, model):
             fully_shard(part, mesh=mesh["local"])
-        in_order = [one for layer in (model.first, model.blocks, model.head) for one in layer.parameters()]
+        in_order = [parameter for layer in (model.first, model.blocks, model.head) for parameter in layer.parameters()]
         if system == "binsgdm":
             optimizer = binsgdm.BinSGDM(in_order, lr=1e-3)
             binsgdm.attach_fsdp(optimizer, mesh)
@@ -114,12 +114,12 @@ def test_a_system_between_copies_does_what_is_simulated(system, options, layout)
     text = f"{system}:{','.join(f'{key}={value}' for key, value in options.items())}"
     real, simulated = forms(steps.strategy("hsdp", replicas=text), record_copies(layout, system, **options))
     assert real == simulated
-    assert any(one.group == (layout[0], layout[1]) for one in real.sent)
+    assert any(message.group == (layout[0], layout[1]) for message in real.sent)
 
 
 def without_bytes_of_signs(form: StepForm) -> StepForm:
     """Leave out the bytes of what BinSGDM sends: real signs are padded to words, and the flags hold checksums, too."""
-    sent = [one._replace(num_bytes=0.0) if one.num_bytes < 1000 else one for one in form.sent]
+    sent = [message._replace(num_bytes=0.0) if message.num_bytes < 1000 else message for message in form.sent]
     return form._replace(sent=tuple(sent))
 
 
@@ -127,4 +127,4 @@ def without_bytes_of_signs(form: StepForm) -> StepForm:
 def test_binsgdm_between_copies_does_what_is_simulated_but_for_padding(layout):
     real, simulated = forms(steps.strategy("hsdp", replicas="binsgdm"), record_copies(layout, "binsgdm"))
     assert without_bytes_of_signs(real) == without_bytes_of_signs(simulated)
-    assert [one.kind for one in real.sent][-3:] == ["all_to_all", "all_gather", "all_reduce"]
+    assert [message.kind for message in real.sent][-3:] == ["all_to_all", "all_gather", "all_reduce"]

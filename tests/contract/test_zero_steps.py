@@ -43,7 +43,10 @@ def grouped(module: nn.Module, param_groups: str) -> list:
     """Return the parameters of a module, or first its matrices and then its vectors."""
     if param_groups == "one":
         return list(module.parameters())
-    return [{"params": [one for one in module.parameters() if (one.ndim > 1) == wide]} for wide in (True, False)]
+    return [
+        {"params": [parameter for parameter in module.parameters() if (parameter.ndim > 1) == wide]}
+        for wide in (True, False)
+    ]
 
 
 def of_zero_redundancy(
@@ -70,7 +73,9 @@ def test_torchs_sharded_optimizer_does_what_is_simulated(parameters_as_bucket_vi
         steps.strategy("zero1", **BROADCAST, **options), of_zero_redundancy(layout, **options)
     )
     assert real == simulated
-    assert [one.kind for one in real.sent].count("broadcast") == (math.prod(layout) if parameters_as_bucket_view else 6)
+    assert [message.kind for message in real.sent].count("broadcast") == (
+        math.prod(layout) if parameters_as_bucket_view else 6
+    )
 
 
 @pytest.mark.parametrize("parameters_as_bucket_view", [False, True])
@@ -84,7 +89,7 @@ def test_a_recorded_step_is_sent_by_the_same_schedules(parameters_as_bucket_view
         steps.strategy("recorded", file=str(tmp_path / "step.json")),
         steps.strategy("zero1", **BROADCAST, parameters_as_bucket_view=parameters_as_bucket_view),
     )
-    recorded, built_in = (steps.program(one, recording).collectives for one in strategies)
+    recorded, built_in = (steps.program(strategy, recording).collectives for strategy in strategies)
     assert [one.schedule for one in recorded] == [one.schedule for one in built_in]
     assert [one.message_bytes for one in recorded] == [one.message_bytes for one in built_in]
 
@@ -157,7 +162,7 @@ def test_scattered_gradients_and_gathered_parameters_are_the_simulated_ones(kind
     real, wanted = steps.forms(simulated, recording)
     assert real == wanted
     reduced = micro_batches if kind == "zero2" else 1
-    assert [one.kind for one in real.sent].count("reduce_scatter") == 2 * reduced
+    assert [message.kind for message in real.sent].count("reduce_scatter") == 2 * reduced
     assert [one.kind for one in real.sent].count("all_gather") == 2
 
 
@@ -170,7 +175,7 @@ def test_an_all_reduce_of_bytes_is_the_systems_scatter_reduce(kind, options, of_
     recording = steps.of_system("byte_grad", {"topology": "scatter_reduce", **of_system}, layout)
     real, simulated = steps.forms(steps.strategy(kind, bucket_cap=CAP, **options), recording)
     assert real == simulated
-    assert [one.kind for one in real.sent] == ["all_to_all", "all_gather"] * 2
+    assert [message.kind for message in real.sent] == ["all_to_all", "all_gather"] * 2
 
 
 class ShardedSgd(torch.optim.Optimizer):
@@ -216,7 +221,7 @@ class ShardedSgd(torch.optim.Optimizer):
         """Update this rank's shards, and gather those of all unless the next forward does."""
         assert closure is None
         for number, parameters in sorted(self._parameters.items()):
-            flat = self._padded(torch.cat([one.flatten() for one in parameters]))
+            flat = self._padded(torch.cat([parameter.flatten() for parameter in parameters]))
             own = flat.chunk(self._world_size)[self._rank].clone()
             self._updated[number] = own.sub_(self._gradients.pop(number), alpha=self.defaults["lr"])
         if not self._in_forward:

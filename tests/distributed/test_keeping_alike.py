@@ -39,7 +39,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def flat(module: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).clone()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).clone()
 
 
 def changed_gradients(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a function a case
@@ -56,8 +56,8 @@ def changed_gradients(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C9
         module[2].weight.grad = module[2].weight.grad.clone()
 
     def halve_data(module: nn.Module) -> None:
-        for one in module.parameters():
-            one.grad.data.mul_(0.5)
+        for parameter in module.parameters():
+            parameter.grad.data.mul_(0.5)
 
     def step(change: Change, *, late: Change | None = None) -> None:
         module = model()
@@ -279,8 +279,8 @@ def sharded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a fun
 
     def weights(module: nn.Module, _: Any, exchange: Any) -> None:
         with torch.no_grad():
-            for one in module.parameters():
-                one.to_local().mul_(1.0 if is_first_node else 2.0)
+            for parameter in module.parameters():
+                parameter.to_local().mul_(1.0 if is_first_node else 2.0)
         exchange.load_state_dict(exchange.state_dict())
 
     def attached() -> None:
@@ -289,8 +289,8 @@ def sharded(rank: int) -> dict[str, Callable[[], object]]:  # noqa: C901 - a fun
         binsgdm.attach_fsdp(optimizer, mesh, timeout=LIMIT)
         step(module, optimizer)
         with torch.no_grad():
-            for one in module.parameters():
-                one.to_local().mul_(1.0 if is_first_node else 2.0)
+            for parameter in module.parameters():
+                parameter.to_local().mul_(1.0 if is_first_node else 2.0)
         optimizer.load_state_dict(optimizer.state_dict())
         step(module, optimizer)
 

@@ -165,7 +165,7 @@ def ordered(kind: str, rank: int, seed: int) -> tuple[list[str], list[str], list
             run.train()
     except binsgdm.BinsgdmError as error:
         sentence = str(error)
-    first = [one.detach().clone() for one in run.module.parameters()]
+    first = [parameter.detach().clone() for parameter in run.module.parameters()]
     for one in first:
         dist.broadcast(one, src=0)
     is_same = all(torch.equal(*pair) for pair in zip(first, run.module.parameters(), strict=True))

@@ -50,7 +50,7 @@ def work(rank: int, folder: str) -> None:
 
 
 def flat(module: nn.Module) -> torch.Tensor:
-    return torch.cat([one.detach().reshape(-1) for one in module.parameters()]).clone()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).clone()
 
 
 def wrapped(case: str, node: Any) -> tuple[nn.Module, binsgdm.DiLoCo]:
@@ -133,7 +133,7 @@ def step_of_workers(models: list[nn.Module], inner: list[Any], step: int, ranks_
         if rank % ranks_per_worker == ranks_per_worker - 1:
             worker = models[rank - ranks_per_worker + 1 : rank + 1]
             for parameters in zip(*(one.parameters() for one in worker), strict=True):
-                mean = sum(one.grad for one in parameters) / ranks_per_worker
+                mean = sum(parameter.grad for parameter in parameters) / ranks_per_worker
                 for one in parameters:
                     one.grad = mean.clone()
     for optimizer in inner:
@@ -181,8 +181,8 @@ def not_finite(rank: int) -> tuple[str, bool]:
     optimizer = binsgdm.DiLoCo(torch.optim.SGD(module.parameters(), lr=LR), 1, exchange="one_bit", workers="node")
     if rank >= 2:  # one worker; in the half of the parameters whose outer state it has
         list(module.parameters())[-1].data.view(-1)[-1] = torch.nan
-    for one in module.parameters():
-        one.grad = torch.zeros_like(one)
+    for parameter in module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     before = flat(module)
     return heard(optimizer.step), rank >= 2 or torch.equal(flat(module), before)
 
@@ -285,7 +285,7 @@ def test_an_exchange_that_is_not_finite_is_refused_on_all_ranks_before_anything_
 def test_a_step_that_one_workers_grad_scaler_skips_counts(results):
     parameters = [one for one, _ in results["scaled"]]
     assert [steps for _, steps in results["scaled"]] == [4] * 4
-    assert all(torch.equal(one, parameters[0]) for one in parameters)
+    assert all(torch.equal(parameter, parameters[0]) for parameter in parameters)
     assert parameters[0].isfinite().all()
 
 

@@ -114,7 +114,7 @@ def wrong_tensors(name: str, kernels: Any, numel: int, device: torch.device) -> 
     """Return the numbers of the tensors that differ from what the reference makes of slices."""
     make, call = CASES[name]
     tensors = make(Made(numel, device))
-    before = [[cut(one, part).to("cpu", copy=True).contiguous() for one in tensors] for part in slices(numel)]
+    before = [[cut(tensor, part).to("cpu", copy=True).contiguous() for tensor in tensors] for part in slices(numel)]
     found = _with_returned(tensors, call(kernels, tensors, 0, numel))
     wrong = []
     for part, some in zip(slices(numel), before, strict=True):

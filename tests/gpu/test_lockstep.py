@@ -85,7 +85,7 @@ def with_system(name: str, options: dict[str, Any], place: torch.device) -> Tens
     for step in range(1, SYSTEM_STEPS + 1):
         protocols = []
         for rank, system in enumerate(systems):
-            flat = torch.cat([one.reshape(-1) for one in gradients(rank, step, place)])
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients(rank, step, place)])
             bucket = GradientBucket(values=flat, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
             protocols.append(system.mean(bucket, RankContext(rank=rank, seed=SEED, step=step, **size)))
         means.append(run_in_lockstep(protocols, A_NODE))
@@ -131,10 +131,10 @@ def num_wrong(name: str, device: torch.device, planted: Any = None) -> int:
     """Return how many tensors of all ranks are not what they are on the CPU, with something planted on the device."""
     run = (CASES | NEAR_CASES | ADAM)[name]
     with planted or nullcontext():
-        found = run(device)
+        answers = run(device)
     wanted = run(CPU)
     judge = {**dict.fromkeys(NEAR_CASES, partial(num_far, tolerance=NEAR)), **dict.fromkeys(ADAM, num_elsewhere)}
-    return sum(judge.get(name, num_different)(one, other) for one, other in zip(wanted, found, strict=True))
+    return sum(judge.get(name, num_different)(one, other) for one, other in zip(wanted, answers, strict=True))
 
 
 def num_elsewhere(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> int:

@@ -94,7 +94,9 @@ def seconds_of_a_step(wrap: Callable[[nn.Module], nn.Module], device: torch.devi
             ends.append(moment())
             optimizer.zero_grad()
     found = recording.document()
-    operations = [one for stream in found["streams"] for one in stream["operations"] if stream["name"] == "compute"]
+    operations = [
+        operation for stream in found["streams"] for operation in stream["operations"] if stream["name"] == "compute"
+    ]
     recorded_s = sum(one.get("seconds", 0.0) for one in operations) / found["num_steps"]
     return recorded_s, seconds_between(ends[WARM_UP - 1], ends[-1]) / STEPS
 

@@ -123,15 +123,15 @@ def program(simulated: Strategy, recording: dict[str, Any]) -> Program:
 def _step(recording: dict[str, Any]) -> Step:
     tensors = tuple(
         Tensor(
-            num_elements=float(math.prod(one["shape"])),
-            backward_fraction=one["backward_share"],
-            shape=tuple(one["shape"]),
+            num_elements=float(math.prod(gradient["shape"])),
+            backward_fraction=gradient["backward_share"],
+            shape=tuple(gradient["shape"]),
         )
-        for one in recording["gradients"]
+        for gradient in recording["gradients"]
     )
     return Step(
         tensors=tensors,
-        num_elements=sum(one.num_elements for one in tensors),
+        num_elements=sum(tensor.num_elements for tensor in tensors),
         bytes_per_element=4,
         forward_s=1.0,
         backward_s=1.0,
@@ -202,7 +202,7 @@ def simulated_step(micro_batches: int) -> Step:
     )
     return Step(
         tensors=tensors,
-        num_elements=sum(one.num_elements for one in tensors),
+        num_elements=sum(tensor.num_elements for tensor in tensors),
         bytes_per_element=4,
         forward_s=1.0,
         backward_s=1.0,

@@ -57,9 +57,9 @@ def test_it_measures_and_the_file_says_how_to_do_it_again(tmp_path: Path) -> Non
     words = ("measure", "kernels", "--max-size", "1024", "--max-repetitions", "8", "-o", "k.json")
     done = run(*words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "k.json").read_text(encoding="utf-8"))
-    assert found["command"] == f"python -m binsgdm {' '.join(words)}"
-    assert found["series"]
+    content = json.loads((tmp_path / "k.json").read_text(encoding="utf-8"))
+    assert content["command"] == f"python -m binsgdm {' '.join(words)}"
+    assert content["series"]
     again = run(*words, folder=tmp_path)
     assert again.returncode == 2
     assert again.stderr.startswith("binsgdm: k.json: exists")

@@ -37,13 +37,13 @@ def written(made: Record, folder: Path) -> Path:
 
 
 def test_what_is_recorded_is_what_is_read(tmp_path):
-    found = read(written(record(), tmp_path))
-    assert found.format == FORMAT
-    assert found.series[0].values == (1.0, 2.0)
-    assert found.setups[0].nic_bytes_per_s == 125e6
-    assert found.setups[0].world_size == 1
-    assert found.hardware.cores >= 1
-    assert found.software.torch
+    file = read(written(record(), tmp_path))
+    assert file.format == FORMAT
+    assert file.series[0].values == (1.0, 2.0)
+    assert file.setups[0].nic_bytes_per_s == 125e6
+    assert file.setups[0].world_size == 1
+    assert file.hardware.cores >= 1
+    assert file.software.torch
 
 
 def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
@@ -52,10 +52,10 @@ def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
     made.check("merge", passed=True, count=7)
     assert read(written(made, tmp_path)).series == ()
     made.add("memory", "peak", [8e9], unit="B", optimizer="adamw", num_elements=8, num_tensors=1)
-    found = read(written(made, tmp_path))
-    assert found.notes == ("2^28 elements do not fit",)
-    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", True, 7)
-    assert (found.series[0].unit, found.series[0].values) == ("B", (8e9,))
+    file = read(written(made, tmp_path))
+    assert file.notes == ("2^28 elements do not fit",)
+    assert (file.checks[0].name, file.checks[0].passed, file.checks[0].count) == ("merge", True, 7)
+    assert (file.series[0].unit, file.series[0].values) == ("B", (8e9,))
     assert "8000.00 MB" in made.table()
     assert made.imprecise(0.03) == 0
 
@@ -114,7 +114,7 @@ class SlowerRanks:
         pass
 
     def slowest(self, seconds: list[float]) -> list[float]:
-        return [one + 1.0 for one in seconds]
+        return [second + 1.0 for second in seconds]
 
 
 class Kept:

@@ -78,9 +78,9 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
 
 def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: MeasurementFile) -> None:
     counts: dict[str, set[Any]] = {}
-    for one in every.series:
-        if one.labels.get("world_size") and one.labels.get("num_vectors"):
-            counts.setdefault(one.name, set()).add(one.labels["num_vectors"])
+    for series in every.series:
+        if series.labels.get("world_size") and series.labels.get("num_vectors"):
+            counts.setdefault(series.name, set()).add(series.labels["num_vectors"])
     gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.aggregation == "all_gather"}
     assert set(counts) == gathered | {"server_mean", "byte_grad_merge"}
     assert counts.pop("byte_grad_merge") == {4, 16}
@@ -88,13 +88,13 @@ def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does
 
 
 def test_compiled_loops_are_told_from_plain_torch(every: MeasurementFile) -> None:
-    made_with = {one.labels["kernels"] for one in every.series if one.labels.get("world_size")}
+    made_with = {series.labels["kernels"] for series in every.series if series.labels.get("world_size")}
     assert made_with == {"cpu"}
     assert {one.labels["kernels"] for one in every.series if one.name in {"copy", "adamw"}} == {"torch"}
 
 
 def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
-    found = {one.name: one.labels["options"] for one in every.series if "options" in one.labels}
+    found = {series.name: series.labels["options"] for series in every.series if "options" in series.labels}
     assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
     assert found["marsit_encode"] == {"residual_decay": 1.0, "momentum": 0.0, "torus": False}
     assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
@@ -126,12 +126,12 @@ def calibrated(whole: MeasurementFile) -> Any:
 
 
 def test_a_calibration_takes_the_kernels_with_their_options(every: MeasurementFile) -> None:
-    found = calibrated(every)
-    assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
-    assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
-    assert found.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found.kernels["top_k_encode"].options == {"ratio": 0.01} | SPARSE
-    assert found.kernels["merge"].options == {}
+    calibration = calibrated(every)
+    assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(calibration.kernels)
+    assert calibration.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
+    assert calibration.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
+    assert calibration.kernels["top_k_encode"].options == {"ratio": 0.01} | SPARSE
+    assert calibration.kernels["merge"].options == {}
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_sizes_that_do_not_fit_into_a_card_are_left_out_with_a_note(monkeypatch,
     bench = bench_of("cuda:0")
     with pretended_card(monkeypatch, free_bytes=200 * 2**10):
         kernels.measure(bench, kernels=("reference",), min_numel=2**10)
-    assert {one["labels"]["num_elements"] for one in bench.record.series if one["name"] == "copy"} == {2**10}
+    assert {series["labels"]["num_elements"] for series in bench.record.series if series["name"] == "copy"} == {2**10}
     assert bench.record.notes == ["kernels: more than 1,024 elements do not fit into the memory: left out"]
 
 
@@ -304,10 +304,10 @@ def test_a_system_that_fails_costs_no_other_its_times(monkeypatch, bench):
     monkeypatch.setattr(kernels, "measure", lambda *_, **__: None)
     monkeypatch.setattr(kernels.systems, "measure", measure)
     kernels.measure_card(bench, quick=False, seconds=60.0)
-    named = {one["name"] for one in bench.record.series}
+    named = {series["name"] for series in bench.record.series}
     assert {"one_bit_sgd_encode", "one_bit_adam_encode"} <= named
     assert "qsgd_encode" not in named
-    assert [(one["name"], one["passed"], one["detail"]) for one in bench.record.checks] == [
+    assert [(check["name"], check["passed"], check["detail"]) for check in bench.record.checks] == [
         ("qsgd runs", False, "RuntimeError: an illegal memory access")
     ]
 

@@ -53,12 +53,12 @@ def test_a_steady_thing_stops_at_the_least_repetitions_and_an_unsteady_one_at_th
     trials = {"steady": trial("steady", [1e-6]), "unsteady": trial("unsteady", [1e-6, 5e-6, 25e-6])}
     stop_rule = StopRule(relative_error=0.01, min_repetitions=8, max_repetitions=30, max_seconds=1.0)
     seen: list[float] = []
-    found = interleave(trials, stop_rule, Alone(), progress=seen.append)
+    samples = interleave(trials, stop_rule, Alone(), progress=seen.append)
     assert seen == sorted(seen)
     assert seen[-1] == 1.0
-    assert 8 <= len(found["steady"]) < 14
-    assert len(found["unsteady"]) == 30
-    assert all(row[1] == 7.0 for rows in found.values() for row in rows)
+    assert 8 <= len(samples["steady"]) < 14
+    assert len(samples["unsteady"]) == 30
+    assert all(row[1] == 7.0 for rows in samples.values() for row in rows)
     assert taken[:20] != sorted(taken[:20])
 
 
@@ -125,18 +125,18 @@ class Device:
 def test_a_small_kernel_takes_what_the_gpu_takes_from_a_cold_cache():
     device = Device()
     calls = {name: device.kernel(seconds) for name, seconds in (("small", 2e-6), ("large", 1e-3))}
-    found = interleave_on_stream(device, calls, RULE, Ranks())
-    assert {name: timing for name, (timing, _) in found.items()} == {"small": KERNEL, "large": KERNEL}
-    assert found["small"][1] == pytest.approx([2e-6] * len(found["small"][1]), rel=1e-6)
-    assert found["large"][1] == pytest.approx([1e-3] * len(found["large"][1]), rel=1e-6)
-    assert len(found["small"][1]) >= RULE.min_repetitions
+    timed = interleave_on_stream(device, calls, RULE, Ranks())
+    assert {name: timing for name, (timing, _) in timed.items()} == {"small": KERNEL, "large": KERNEL}
+    assert timed["small"][1] == pytest.approx([2e-6] * len(timed["small"][1]), rel=1e-6)
+    assert timed["large"][1] == pytest.approx([1e-3] * len(timed["large"][1]), rel=1e-6)
+    assert len(timed["small"][1]) >= RULE.min_repetitions
 
 
 def test_the_queue_is_held_as_long_as_the_host_takes_to_launch():
     device = Device()
-    found = interleave_on_stream(device, {"slow to launch": device.kernel(2e-6, launch_s=3e-3)}, RULE, Ranks())
-    assert found["slow to launch"][0] == KERNEL
-    assert found["slow to launch"][1] == pytest.approx([2e-6] * 6, rel=1e-3)
+    timed = interleave_on_stream(device, {"slow to launch": device.kernel(2e-6, launch_s=3e-3)}, RULE, Ranks())
+    assert timed["slow to launch"][0] == KERNEL
+    assert timed["slow to launch"][1] == pytest.approx([2e-6] * 6, rel=1e-3)
     assert 3e-3 < max(device.holds[3:]) < 10e-3
 
 
@@ -147,8 +147,8 @@ def test_a_call_that_waits_for_the_gpu_or_is_launched_too_slowly_is_timed_with_i
         "slow": device.kernel(2e-6, launch_s=2 * LONGEST_HOLD_S),
         "other": device.kernel(2e-6),
     }
-    found = interleave_on_stream(device, calls, RULE, Ranks())
-    assert {name: timing for name, (timing, _) in found.items()} == {"waits": LAUNCH, "slow": LAUNCH, "other": KERNEL}
-    assert min(found["waits"][1]) > LAUNCH_S
-    assert min(found["slow"][1]) > 2 * LONGEST_HOLD_S
-    assert found["other"][1] == pytest.approx([2e-6] * len(found["other"][1]), rel=1e-3)
+    timed = interleave_on_stream(device, calls, RULE, Ranks())
+    assert {name: timing for name, (timing, _) in timed.items()} == {"waits": LAUNCH, "slow": LAUNCH, "other": KERNEL}
+    assert min(timed["waits"][1]) > LAUNCH_S
+    assert min(timed["slow"][1]) > 2 * LONGEST_HOLD_S
+    assert timed["other"][1] == pytest.approx([2e-6] * len(timed["other"][1]), rel=1e-3)

@@ -119,7 +119,9 @@ def test_tf32_is_allowed_in_its_own_measurement_alone(precision):
 
 def test_one_rank_measures_backward_beside_copies_at_three_shares_and_says_what_they_stand_for(bench):
     interference.measure_cards(bench, quick=True, seconds=5.0)
-    found = [(one["name"], one["labels"]["collective"], one["labels"]["share"]) for one in bench.record.series]
+    found = [
+        (series["name"], series["labels"]["collective"], series["labels"]["share"]) for series in bench.record.series
+    ]
     assert found == [
         (name, "copy", share) for share in interference.SHARES for name in ("backward_alone", "backward_beside")
     ]

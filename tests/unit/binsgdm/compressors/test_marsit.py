@@ -29,10 +29,10 @@ def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sen
     for rank, system in enumerate(systems):
         system.residuals.store(residuals[rank], bucket[rank], mean=residuals[rank])
     talks = [systems[r].mean(bucket[r], context(r, size, step, ranks_per_node)) for r in range(size)]
-    found = run_in_lockstep(talks, ranks_per_node, on_sent)
+    means = run_in_lockstep(talks, ranks_per_node, on_sent)
     for rank, system in enumerate(systems):
         residuals[rank].copy_(system.residuals["w"])
-    return found
+    return means
 
 
 def randn(*shape: int, seed: int = 0):

@@ -65,9 +65,9 @@ def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, options, la
     systems = ends(name, topology, layout, **options)
     for step in (1, 2):
         values = gradients(len(systems), step)
-        before = [one.clone() for one in values]
+        before = [value.clone() for value in values]
         means = mean_of(systems, values, layout, step)
-        assert all(torch.equal(one, means[0]) for one in means)
+        assert all(torch.equal(mean, means[0]) for mean in means)
         assert means[0].shape == (NUMEL,)
         assert means[0].isfinite().all()
         assert all(map(torch.equal, values, before))
@@ -99,7 +99,7 @@ def test_over_many_steps_only_what_residuals_hold_is_not_delivered(name, topolog
     largest = []
     for step in range(1, 41):
         # As much in every step, so that what is lost for good would grow by as much in every step.
-        values = [one.abs() for one in gradients(len(systems), 7)]
+        values = [gradient.abs() for gradient in gradients(len(systems), 7)]
         missing += torch.stack(values).to(torch.float64).mean(dim=0)
         missing -= mean_of(systems, values, layout, step)[0]
         largest.append(missing.norm().item())
@@ -118,7 +118,7 @@ def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
         values = gradients(3, step)
         missing += torch.stack(values).to(torch.float64).mean(dim=0) - mean_of(systems, values, (3, 1), step)[0]
     kept = torch.stack([torch.cat([one.residuals[parameter] for parameter in NAMES]) for one in systems]).mean(dim=0)
-    owned = [torch.cat([one.owner_residuals[parameter] for parameter in NAMES]) for one in systems]
+    owned = [torch.cat([system.owner_residuals[parameter] for parameter in NAMES]) for system in systems]
     kept = kept + Pieces(SHAPES, 3, SYSTEMS[name].cut).join(owned)
     torch.testing.assert_close(missing.to(torch.float32), kept, rtol=0, atol=1e-5)
 
@@ -157,10 +157,10 @@ def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(
     values = gradients(4, 1)
     for one in (systems, clean):
         mean_of(one, values, layout)
-    broken = [one.clone() for one in gradients(4, 2)]
+    broken = [gradient.clone() for gradient in gradients(4, 2)]
     broken[1][5] = torch.inf
     means = mean_of(systems, broken, layout, 2)
-    assert all(not one.isfinite().all() for one in means)
+    assert all(not mean.isfinite().all() for mean in means)
     for one, other in zip(systems, clean, strict=True) if "momentum" in options else ():
         kept, wanted = (end.state_dict()["momenta"]["residuals"] for end in (one, other))
         assert all(torch.equal(kept[parameter], wanted[parameter]) for parameter in wanted)

@@ -224,12 +224,12 @@ def test_elements_without_a_counter_are_refused(start: int, numel: int) -> None:
 
 @pytest.mark.parametrize("limit", [1, 2, 8, 32767])
 def test_dither_takes_every_residual_but_one_alike(limit: int) -> None:
-    found = random.dither(Key(seed=6, rank=3), start=7, numel=1 << 17, limit=limit)
+    residuals = random.dither(Key(seed=6, rank=3), start=7, numel=1 << 17, limit=limit)
     drawn = draws(Key(seed=6, rank=3), start=7, numel=1 << 17)
-    assert found.dtype == torch.int16
-    assert torch.equal(found.to(torch.int64), ((drawn >> 9) * (2 * limit) >> 23) - limit)
+    assert residuals.dtype == torch.int16
+    assert torch.equal(residuals.to(torch.int64), ((drawn >> 9) * (2 * limit) >> 23) - limit)
     parts = min(2 * limit, 64)
-    counts = torch.bincount((found.to(torch.int64) + limit) * parts // (2 * limit), minlength=parts)
+    counts = torch.bincount((residuals.to(torch.int64) + limit) * parts // (2 * limit), minlength=parts)
     assert counts.numel() == parts  # limit itself would be one more
     assert abs(chi_square(counts.double())) < SIGMAS
 
@@ -260,10 +260,10 @@ def test_a_gpu_draws_a_dither_in_pieces_of_its_own_size(monkeypatch: pytest.Monk
     monkeypatch.setattr(random, "draws", noted)
     monkeypatch.setattr(torch, "empty", lambda numel, *, dtype, device: empty(numel, dtype=dtype))
     monkeypatch.setitem(random._DITHER_NUMEL, "cuda", 1000)
-    found = random.dither(Key(seed=7), start=0, numel=2500, limit=9, device="cuda:0")
+    residuals = random.dither(Key(seed=7), start=0, numel=2500, limit=9, device="cuda:0")
     monkeypatch.undo()
     assert pieces == [1000, 1000, 500]
-    assert torch.equal(found, random.dither(Key(seed=7), start=0, numel=2500, limit=9))
+    assert torch.equal(residuals, random.dither(Key(seed=7), start=0, numel=2500, limit=9))
 
 
 @pytest.mark.parametrize(("numel", "num_bytes"), [(0, 0), (1, 1), (8, 1), (9, 2), (800, 100)])

@@ -34,9 +34,9 @@ def parameters(device: str = "cuda") -> list[torch.nn.Parameter]:
 
 def give_gradients(optimizer: OneBitOptimizer, *, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
-    for one in optimizer.param_states():
-        gradient = scale * torch.randn(one.parameter.shape, generator=generator)
-        one.parameter.grad = gradient.to(one.parameter.dtype).to(one.parameter.device)
+    for param_state in optimizer.param_states():
+        gradient = scale * torch.randn(param_state.parameter.shape, generator=generator)
+        param_state.parameter.grad = gradient.to(param_state.parameter.dtype).to(param_state.parameter.device)
 
 
 def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: bool = False) -> None:
@@ -68,7 +68,7 @@ def one_bit_adam(topology: str = "flat", rank: int | None = None, device: str = 
 
 def step_together(optimizers: Sequence[OneBitOptimizer]) -> bool:
     ranks_per_node = RANKS_PER_NODE if len(optimizers) > 1 else 1
-    return all(map(bool, run_in_lockstep([one.step_protocol() for one in optimizers], ranks_per_node)))
+    return all(map(bool, run_in_lockstep([optimizer.step_protocol() for optimizer in optimizers], ranks_per_node)))
 
 
 def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOptimizer], *, steps: int = 4) -> None:
@@ -164,7 +164,7 @@ def test_a_gradient_that_is_not_finite_is_found_without_another_read() -> None:
     with pretended_device() as counts:
         for optimizer in (bin_sgdm(), one_bit_adam()):
             give_gradients(optimizer, seed=0)
-            given = [one.parameter for one in optimizer.param_states()]
+            given = [param_state.parameter for param_state in optimizer.param_states()]
             given[1].grad[2] = torch.inf
             before = [one.data.clone() for one in given]
             counts.reset()

@@ -53,7 +53,7 @@ def test_while_dense_it_is_adam_on_the_mean_gradient_to_rounding(world_size: int
 def test_all_ranks_agree_to_the_bit_in_both_stages(topology: str, dtype) -> None:
     ranks = team(topology=topology, dtype=dtype, lr=0.01)
     train(ranks, 1, DENSE)
-    variance = [one.state["exp_avg_sq"].clone() for one in ranks[0].param_states()]
+    variance = [param_state.state["exp_avg_sq"].clone() for param_state in ranks[0].param_states()]
     before = [p.detach().clone() for p in params_of(ranks[0])]
     assert not ranks[0].is_dense
     train(ranks, DENSE + 1, 8)

@@ -145,11 +145,11 @@ def train(ranks: list[OneBitAdam], first: int, last: int) -> None:
 
 
 def params_of(optimizer: OneBitAdam) -> list[torch.Tensor]:
-    return [one.parameter for one in optimizer.param_states()]
+    return [param_state.parameter for param_state in optimizer.param_states()]
 
 
 def state(optimizer: OneBitAdam, name: str) -> list:
-    return [one.state[name] for one in optimizer.param_states()]
+    return [param_state.state[name] for param_state in optimizer.param_states()]
 
 
 def test_a_floor_raises_tiny_variances_of_its_tensor_and_nothing_else() -> None:

@@ -94,9 +94,14 @@ def test_a_rank_alone_moves_by_the_equations():
 def test_every_element_is_rounded_by_one_rank_of_a_group_and_every_piece_fits_its_messages(scheme, rank):
     buckets = build([40, 100, 7], bucket_elements=64, ranks=6)
     contexts = [RankContext(rank=r, world_size=6, ranks_per_node=2, seed=0, step=0) for r in range(6)]
-    merges = [one for context in contexts for one in quantizations(buckets, context, scheme) if one.stream == 1]
+    merges = [
+        quantization
+        for context in contexts
+        for quantization in quantizations(buckets, context, scheme)
+        if quantization.stream == 1
+    ]
     for index, bucket in enumerate(buckets):
-        runs = sorted((one.starts[index], one.starts[index] + one.numels[index]) for one in merges)
+        runs = sorted((merge.starts[index], merge.starts[index] + merge.numels[index]) for merge in merges)
         ends = [bucket.start, *[end for _, end in runs]]
         assert runs == list(pairwise(ends)), "one after the other, without a gap"
         assert ends[-1] == bucket.start + bucket.numel
@@ -233,7 +238,7 @@ def test_a_state_of_another_rank_brings_its_averages_alone():
 def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
     optimizer = shaped(parameters())
     step_all(optimizer, range(2))
-    before = [one.clone() for one in residuals(optimizer)]
+    before = [residual.clone() for residual in residuals(optimizer)]
     added = torch.nn.Parameter(torch.zeros(40))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -69,7 +69,7 @@ def test_there_is_one_for_every_shipped_workload_that_was_measured_somewhere():
     """Others have their compute time from counted work."""
     workloads = {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in WORKLOADS.glob("*.toml")}
     assert {model.workload for model in SHIPPED} == {name for name, one in workloads.items() if "compute" in one}
-    assert all("work" in one for one in workloads.values() if "compute" not in one)
+    assert all("work" in workload for workload in workloads.values() if "compute" not in workload)
 
 
 @pytest.mark.parametrize("model", SHIPPED, ids=lambda model: model.workload)

@@ -50,7 +50,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> Passed:
 
 
 def seconds(recorder: Recorder, stream: int) -> float:
-    return sum(one.seconds for one in recorder.tape.operations(stream) if isinstance(one, Computed))
+    return sum(operation.seconds for operation in recorder.tape.operations(stream) if isinstance(operation, Computed))
 
 
 @pytest.mark.parametrize("kind", [queue.SimpleQueue, queue.Queue])
@@ -177,7 +177,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> PretendGpu:
 
 def seconds_of_each(recorder: Recorder, stream: int) -> list[float]:
     return [
-        round(one.seconds, 6) for one in recorder.tape.operations(stream) if isinstance(one, Computed) and one.seconds
+        round(operation.seconds, 6)
+        for operation in recorder.tape.operations(stream)
+        if isinstance(operation, Computed) and operation.seconds
     ]
 
 
@@ -203,7 +205,7 @@ def test_a_stream_that_waits_is_not_charged_for_it(gpu):
         recorder.clock.settle()
     assert seconds_of_each(recorder, 0) == [1.0, 2.0, 0.25]
     assert seconds_of_each(recorder, 1) == [5.0]
-    (work,) = [one for one in recorder.tape.operations(1) if one.seconds]
+    (work,) = [operation for operation in recorder.tape.operations(1) if operation.seconds]
     assert (0, 0) in work.after
     assert {stream for stream, _ in recorder.tape.operations(0)[-1].after} == {1}
 

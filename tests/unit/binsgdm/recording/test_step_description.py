@@ -86,7 +86,7 @@ def test_a_model_without_repeated_blocks_has_none_to_checkpoint():
 def test_blocks_are_the_outermost_of_one_class():
     block = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     model = nn.Sequential(nn.ModuleList(nn.TransformerEncoderLayer(4, 1) for _ in range(3)), block)
-    assert [type(one).__name__ for one in repeated_blocks(model)] == ["TransformerEncoderLayer"] * 3
+    assert [type(block).__name__ for block in repeated_blocks(model)] == ["TransformerEncoderLayer"] * 3
 
 
 def test_shared_parameters_stay_shared_in_another_format():
@@ -98,7 +98,7 @@ def test_shared_parameters_stay_shared_in_another_format():
     assert module[1].weight is module[0].weight
     assert module[0].weight.dtype == torch.bfloat16
     assert isinstance(module[0].weight, nn.Parameter)
-    assert [one.dtype for one in cast.inputs] == [torch.bfloat16, torch.long]
+    assert [tensor.dtype for tensor in cast.inputs] == [torch.bfloat16, torch.long]
 
 
 def test_dropout_in_attention_changes_neither_work_nor_memory_of_scores():

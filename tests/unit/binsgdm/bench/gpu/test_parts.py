@@ -90,9 +90,9 @@ def test_a_part_that_is_far_too_late_keeps_what_it_has(task, monkeypatch):
 
     part(monkeypatch, late)
     parts.work(**task | {"seconds": 1.0, "launched": time.monotonic() - 60}, report=lambda **_: None)
-    found = read(Path(task["output"]))
-    assert len(found.series) == 1
-    assert found.notes[0].startswith("ended at 50% after 6")
+    file = read(Path(task["output"]))
+    assert len(file.series) == 1
+    assert file.notes[0].startswith("ended at 50% after 6")
 
 
 @pytest.mark.parametrize(("limit_s", "kept"), [(62.0, 1), (600.0, 2)])
