@@ -4,11 +4,16 @@ import re
 import tomllib
 from pathlib import Path
 
-import click
 import pytest
+
+from tests.helpers.needs import needs
+
+needs("torch")
+import click
 from msgspec import Struct
 
-from docs import commands, generate, keys
+from binsgdm.compressors.registry import SYSTEMS
+from docs import commands, generate, keys, systems
 from simnet.analysis import convergence, sweeps
 from simnet.calibration import measurement_file
 from simnet.cli.main import cli
@@ -16,6 +21,7 @@ from simnet.engine.scenario import load, load_experiment
 from simnet.engine.simulation import simulate
 from simnet.strategies import step_file
 from simnet.validation.lab import campaign
+from studies import page as regions
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
@@ -110,3 +116,24 @@ def test_the_examples_of_written_files_are_read(tmp_path: Path) -> None:
     assert trainings.curves
     assert trainings.rank_counts == (8,)
     assert campaign.launches(campaign.load(tmp_path / "ours.toml"))
+
+
+def test_the_list_has_every_system_and_what_differs_from_its_paper() -> None:
+    items = systems.every().splitlines()
+    names = [*SYSTEMS, "binsgdm", "one_bit_adam"]
+    assert [re.match(r"- \*\*`(\w+)`\*\* ", item)[1] for item in items] == names
+    assert [name for name, item in zip(names, items, strict=True) if "Differs: " not in item] == ["dense"]
+    assert [name for name, item in zip(names, items, strict=True) if "so by default" in item] == [
+        "byte_grad",
+        "ms_top_k",
+        "binsgdm",
+    ]
+
+
+def test_a_region_is_replaced_and_nothing_else() -> None:
+    page = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n"
+    filled = regions.filled(page, {"x": "new\nlines"})
+    assert filled == "a\n<!-- x -->\nnew\nlines\n<!-- end of x -->\nb\n"
+    assert regions.region(filled, "x") == "new\nlines"
+    with pytest.raises(AssertionError, match="no region 'y'"):
+        regions.filled(page, {"y": ""})

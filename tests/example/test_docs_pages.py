@@ -6,7 +6,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
+from docs import shown
 from simnet.analysis.verdict import Verdict
+from simnet.engine.result import PointResult, StrategyResult, SweepResult
 from simnet.engine.scenario import RunSettings
 from tests.helpers import markdown
 
@@ -74,3 +76,52 @@ def test_the_executors_of_the_page_are_those_of_the_simulator() -> None:
 @pytest.mark.parametrize("page", markdown.pages(), ids=lambda page: page.relative_to(markdown.ROOT).as_posix())
 def test_a_page_installs_nothing_from_an_index_that_is_not_there(page: Path) -> None:
     assert not re.search(r"pip install '?binsgdm", page.read_text(encoding="utf-8"))
+
+
+ROOT = markdown.ROOT
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_it_is_read_at_one_go() -> None:
+    assert len(README.splitlines()) <= 110
+    assert len(README.split()) <= 550
+
+
+def test_the_errors_that_are_named_are_those_of_the_campaign() -> None:
+    page = (ROOT / "docs/evidence/simulator.md").read_text(encoding="utf-8")
+    (row,) = re.findall(r"^\| \[DDP and BinSGDM\].*$", page, re.MULTILINE)
+    assert [number for number in ("3.8 %", "18.2 %") if number not in README or number not in row] == []
+
+
+TUTORIALS = sorted((shown.ROOT / "docs" / "tutorial").glob("*.md"))
+TUTORIAL = (shown.ROOT / "docs" / "tutorial" / "first-answer.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
+
+
+def test_every_command_but_the_installation_shows_what_it_prints() -> None:
+    followers = [kind for kind, _ in BLOCKS[1:]]
+    asked = [
+        (body, follower)
+        for (kind, body), follower in zip(BLOCKS, followers, strict=False)
+        if kind == "console" and shown.commands(body)
+    ]
+    assert len(asked) >= 6
+    assert [body for body, follower in asked if follower != "text"] == []
+
+
+def test_scripts_of_tutorials_are_files_that_their_commands_run() -> None:
+    (page,) = (path for path in TUTORIALS if path.name == "your-model.md")
+    text = page.read_text(encoding="utf-8")
+    names = re.findall(r"^```(?:python|toml)\n# (\w+\.\w+)$", text, flags=re.MULTILINE)
+    assert names == ["my_model.py", "ours.toml", "train.py", "own.toml"]
+    assert all(text.count(name) + text.count(f"{name.removesuffix('.py')}:") > 1 for name in names)
+
+
+FILES_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "files.md").read_text(encoding="utf-8")
+
+
+def test_every_key_of_a_result_is_named() -> None:
+    named = set(re.findall(r"`(\w+)`|\"(\w+)\"", FILES_PAGE))
+    words = {word for pair in named for word in pair if word}
+    structs = (PointResult, StrategyResult, SweepResult)
+    assert {key for struct in structs for key in struct.__struct_fields__} - words == set()
