@@ -16,7 +16,7 @@ import torch
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from binsgdm.bench import choices, kernels, systems, training
+from binsgdm.bench import choices, kernels, systems
 from binsgdm.bench.choices import choice
 from binsgdm.bench.kernel_bytes import NAMES, bytes_per_element
 from binsgdm.comm import Member, RankContext
@@ -91,13 +91,6 @@ def test_compiled_loops_are_told_from_plain_torch(every: MeasurementFile) -> Non
     made_with = {series.labels["kernels"] for series in every.series if series.labels.get("world_size")}
     assert made_with == {"cpu"}
     assert {one.labels["kernels"] for one in every.series if one.name in {"copy", "adamw"}} == {"torch"}
-
-
-def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
-    found = {series.name: series.labels["options"] for series in every.series if "options" in series.labels}
-    assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found["marsit_encode"] == {"residual_decay": 1.0, "momentum": 0.0, "torus": False}
-    assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
 
 
 SPARSE = {"momentum": 0.0, "masks_momentum": True, "warmup_steps": 0}

@@ -11,15 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-import binsgdm
 from binsgdm.errors import BinsgdmError
 from tests.helpers.recorded_steps import (
     LAYER_BYTES,
     LAYERS,
     WIDTH,
-    accumulated,
     collectives,
     data_parallel,
     model,
@@ -32,7 +29,6 @@ from tests.helpers.recorded_steps import (
 )
 
 WORLD = (8, 1)
-IN_NODE, RAILS = (4, 1), (2, 4)
 
 
 def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
@@ -148,12 +144,6 @@ def test_who_waits_for_a_thread_or_a_future_waits_for_what_it_has_done():
     assert {names[stream] for after in waits for stream, _ in after} >= {"world"}
 
 
-def test_gradients_that_accumulate_are_sent_once():
-    recording = recorded(accumulated)
-    assert recording["micro_batches"] == 2
-    assert len(collectives(recording)) == 2
-
-
 def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
     recording = recorded(sharded)
     sent = collectives(recording)
@@ -168,58 +158,8 @@ def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
     assert sum(one.get("bytes", 0) for one in optimizer) < 40 * LAYERS * LAYER_BYTES / 8  # of the shard alone
 
 
-def test_hybrid_fsdp2_reduces_its_shard_between_replicas():
-    sent = collectives(recorded(lambda: sharded(hybrid=True)))
-    assert sent.count(("reduce_scatter", IN_NODE, float(LAYER_BYTES))) == LAYERS
-    assert sent.count(("all_reduce", RAILS, LAYER_BYTES / 4)) == LAYERS
-    assert {group for kind, group, _ in sent if kind == "all_gather"} == {IN_NODE}
-
-
 def test_tensor_parallel_layers_reduce_in_their_group():
     assert set(collectives(recorded(tensor_parallel))) == {("all_reduce", (2, 1), 4.0 * 2 * WIDTH)}
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_zero_broadcasts_parameters_after_the_step():
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what torch itself does
-
-    def script() -> None:
-        module = DistributedDataParallel(model(), bucket_cap_mb=2 * LAYER_BYTES / 2**20)
-        optimizer = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=1e-3)
-        train(module, optimizer)
-
-    sent = collectives(recorded(script))
-    assert sum(size for kind, _, size in sent if kind == "broadcast") == LAYERS * LAYER_BYTES
-    assert [kind for kind, _, _ in sent][:2] == ["all_reduce"] * 2
-
-
-def test_local_sgd_repeats_after_its_inner_steps():
-    def script() -> None:
-        module = model()
-
-        def average(step: int) -> None:
-            if step % 3 == 2:
-                for parameter in module.parameters():
-                    dist.all_reduce(parameter.data, op=dist.ReduceOp.AVG)
-
-        train(module, adam(module), steps=11, after_step=average)
-
-    recording = recorded(script, steps=9)
-    assert recording["num_steps"] == 3
-    assert len(collectives(recording)) == 2 * LAYERS
-    assert recording["notes"] == []
-
-
-def test_binsgdm_sends_in_the_node_and_then_between_nodes():
-    def script() -> None:
-        module = DistributedDataParallel(model())
-        optimizer = binsgdm.BinSGDM(module.parameters(), lr=1e-3)
-        binsgdm.attach(optimizer, module)
-        train(module, optimizer)
-
-    sent = collectives(recorded(script))
-    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", IN_NODE)) == 1
-    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", RAILS)) == 1
 
 
 def test_time_is_taken_instead_of_counted():
