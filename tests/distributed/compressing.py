@@ -148,7 +148,7 @@ def train_stacked(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
         for rank in range(WORLD_SIZE):
             module.zero_grad()
             loss(module, rank, step).backward()
-            of_ranks.append(torch.cat([one.flatten() for one in _gradients(module)]))
+            of_ranks.append(torch.cat([gradient.flatten() for gradient in _gradients(module)]))
         stack.step(torch.stack(of_ranks))
     torch.set_num_threads(cores)
     return [parameter.detach() for parameter in parameters]
@@ -192,7 +192,9 @@ def train_wrapped(
                 # In one step of three ranks use different branches, in the others the same.
                 branch = ((step + (rank if step % 3 == 2 else 0)) % 2) if setting.has_unused else None
                 module(torch.randn(5, 6, generator=generator), branch).square().mean().backward()
-        found.append([torch.zeros(1) if one.grad is None else one.grad.clone() for one in module.parameters()])
+        found.append(
+            [torch.zeros(1) if parameter.grad is None else parameter.grad.clone() for parameter in module.parameters()]
+        )
         optimizer.step()
     return found
 

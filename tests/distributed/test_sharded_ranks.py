@@ -82,11 +82,6 @@ def test_all_ranks_end_with_the_parameters_that_a_system_gives_in_one_process_to
             assert torch.equal(got, wanted), (rank, number)
 
 
-def test_only_the_ranks_that_hold_the_same_shard_exchange(results):
-    for result in results:
-        assert {record.group for record in result["compressed"]["byte_grad"][1]} == {"inter_node"}
-
-
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [

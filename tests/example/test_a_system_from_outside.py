@@ -77,7 +77,7 @@ def train(system: str, folder: Path, **options: Any) -> list[list[float]]:
             if compresses:
                 compress_gradients(module, system, **options)
             module(torch.linspace(-1, 1, 12).view(2, 6)).square().sum().backward()
-            found.append(torch.cat([one.grad.flatten() for one in module.parameters()]).tolist())
+            found.append(torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).tolist())
         return found
     finally:
         dist.destroy_process_group()

@@ -36,8 +36,3 @@ def is_there(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_names_what_is_there(page: Path) -> None:
     assert missing(page.read_text(encoding="utf-8")) == []
-
-
-def test_a_name_of_nothing_is_found() -> None:
-    text = "`simnet/core/units.py` `simnet/gone.py` `simnet.core` `simnet.gone`"
-    assert missing(text) == ["simnet/gone.py", "simnet.gone"]

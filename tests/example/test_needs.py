@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import needs as helper
-from tests.helpers.needs import NEEDS, needs, not_run
+from tests.helpers.needs import NEEDS, not_run
 
 ROOT = Path(__file__).parents[2]
 OTHER_WAYS = re.compile(r"importorskip|mark\.skip|pytest\.skip\(")
@@ -67,11 +67,6 @@ def test_a_need_that_was_not_declared_fails(tmp_path: Path) -> None:
     done = run(tmp_path, undeclared=UNDECLARED, one_of_two=ONE_OF_TWO)
     assert done.returncode == 2
     assert "No module named 'a_library_that_nobody_has'" in done.stdout
-
-
-def test_a_name_that_is_not_in_the_table_is_no_need() -> None:
-    with pytest.raises(KeyError, match="trch"):
-        needs("trch")
 
 
 def test_a_test_that_needs_two_things_counts_for_both() -> None:

@@ -114,11 +114,6 @@ def test_the_measured_variance_is_that_of_theory_and_below_the_bound(
         assert is_within_theory(quantizer, drawn(kind, seed)), name
 
 
-def test_a_quantizer_that_loses_nothing_is_not_within_theory() -> None:
-    for bits in (2, 4, 8):
-        assert not is_within_theory(Untouched(bits=bits, block_size=512), drawn("normal", 1))
-
-
 @settings(max_examples=25)
 @given(
     exponents=st.lists(st.floats(-30, 0), min_size=1, max_size=40),

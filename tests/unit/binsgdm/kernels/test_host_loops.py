@@ -100,6 +100,7 @@ def test_the_smallest_draws_are_the_same(numel: int, count: int, monkeypatch: py
     assert torch.equal(own, drawn_indices(numel, count, KEY, torch.device("cpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_share_codes_of_any_width(threads: int, kind: str) -> None:
     before = torch.get_num_threads()

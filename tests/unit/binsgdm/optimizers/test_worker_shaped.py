@@ -130,7 +130,7 @@ def test_all_ranks_move_by_the_equations(scheme, betas_b, nesterov):
         ranks.step(torch.cat(list(reversed(gradients(step).split(numel, dim=1))), dim=1))
         equations.step(step)
         for copies in ranks.copies:
-            assert torch.equal(torch.cat([one.detach() for one in reversed(copies)]), equations.x)
+            assert torch.equal(torch.cat([copy.detach() for copy in reversed(copies)]), equations.x)
     assert equations.x.unique().numel() > STEPS // 2
 
 
