@@ -17,7 +17,7 @@ from binsgdm.bench.record import Bench
 from binsgdm.bench.timing import LAUNCH, SHARED_S, Call, CudaQueue, interleave, interleave_on_stream, pause_s, trial_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
-from binsgdm.kernels.random import Key
+from binsgdm.kernels.keys import Key
 
 MIN_NUMEL, MAX_NUMEL, MAX_GPU_NUMEL = 2**10, 2**27, 2**28
 MAX_REFERENCE_NUMEL = 2**16  # the reference kernels are slow: larger sizes would take most of the time

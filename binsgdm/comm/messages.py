@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.keys import Key, RandomStream
 
 GroupName = Literal["world", "intra_node", "inter_node"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from binsgdm.compressors.base import Payload, ProtocolSystem, Shapes, check_payload, numel_of
     from binsgdm.compressors.compressor import CheckedCompressor, CompressorSystem
-    from binsgdm.kernels.random import Key
+    from binsgdm.kernels.keys import Key
 
 __all__ = [
     "CheckedCompressor",
@@ -26,7 +26,7 @@ __all__ = [
 _HOMES = {
     "CheckedCompressor": "binsgdm.compressors.compressor",
     "CompressorSystem": "binsgdm.compressors.compressor",
-    "Key": "binsgdm.kernels.random",
+    "Key": "binsgdm.kernels.keys",
     "Payload": "binsgdm.compressors.base",
     "ProtocolSystem": "binsgdm.compressors.base",
     "Shapes": "binsgdm.compressors.base",

@@ -29,8 +29,8 @@ from binsgdm.compressors.base import (
 from binsgdm.compressors.error_feedback import ErrorFeedback, LocalMomentum, Residuals, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.functional import divided
+from binsgdm.kernels.keys import Key, RandomStream
 from binsgdm.kernels.profiler_stages import stage
-from binsgdm.kernels.random import Key, RandomStream
 
 # From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
 # values.

@@ -42,7 +42,8 @@ from binsgdm.compressors.error_feedback import Residuals, is_parameter, tensors_
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops, streams
 from binsgdm.kernels.host_tensors import upload
-from binsgdm.kernels.random import Key, draws, thresholds
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import draws, thresholds
 
 # The norm that a unit column must keep when its projection on the columns before it is taken away. A column that keeps
 # less depends on them, up to fp32 rounding.

@@ -43,7 +43,8 @@ from binsgdm.compressors.error_feedback import ErrorFeedback, Residuals, check_m
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import divided
-from binsgdm.kernels.random import Key, RandomStream, draws
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import draws
 
 # What came, this rank's own (neither is changed), the group of the ring, for how many of its positions both stand, and
 # the number of their first element.

@@ -34,7 +34,8 @@ from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import all_finite, packed_numel
 from binsgdm.kernels.host_tensors import constant
-from binsgdm.kernels.random import Key, RandomStream, draws
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import draws
 
 _TERNARY = (-1.0, 0.0, 1.0)
 

@@ -29,7 +29,8 @@ from binsgdm.compressors.compressor import (
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.functional import all_finite, divided
-from binsgdm.kernels.random import Key, draws
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import draws
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index

@@ -59,8 +59,8 @@ from binsgdm.compressors.compressor import (
 )
 from binsgdm.compressors.error_feedback import ErrorFeedback, Residuals
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.keys import RandomStream
 from binsgdm.kernels.profiler_stages import staged
-from binsgdm.kernels.random import RandomStream
 
 IntraNodeDtype = Literal["fp32", "bf16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}

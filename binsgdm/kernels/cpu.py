@@ -21,7 +21,7 @@ from torch import Tensor
 
 from binsgdm.kernels import numba_kernels
 from binsgdm.kernels.columns import Columns, by_dtype, sign_factors
-from binsgdm.kernels.random import GROUP_NUMEL, Key
+from binsgdm.kernels.keys import GROUP_NUMEL, Key
 
 # numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}

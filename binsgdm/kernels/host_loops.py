@@ -65,20 +65,34 @@ def _run(numel: int, run: Callable[[int, int], object], piece: int = _PIECE_NUME
     on_threads([(lo, min(lo + piece, numel)) for lo in range(0, numel, piece)], run)
 
 
-def fill(name: str, out: Tensor, *inputs: Any, numel: int | None = None, piece: int = _PIECE_NUMEL) -> Tensor:
-    """Let a loop write a tensor, from what it takes before that; it runs over as many elements, or `numel`."""
+def filled(
+    name: str,
+    size: int,
+    *inputs: Any,
+    dtype: torch.dtype = torch.float32,
+    numel: int | None = None,
+    per: int = 1,
+) -> Tensor:
+    """Return what a loop of `binsgdm.kernels.quantizer_loops` writes from its inputs, (size,), on torch's threads.
+
+    Args:
+        name: of the loop.
+        size: elements of the result.
+        inputs: what the loop takes before the result.
+        dtype: of the result.
+        numel: elements that it runs over, where they are not those of the result.
+        per: values behind each of these.
+    """
+    out = torch.empty(size, dtype=dtype, device="cpu")
     loop, array = _loop(name), out.numpy()
     arguments = [_flat(value) if isinstance(value, Tensor) else value for value in inputs]
-    _run(out.numel() if numel is None else numel, lambda lo, hi: loop(*arguments, array, lo, hi), piece)
+    piece = max(1, _PIECE_NUMEL // per)
+    _run(size if numel is None else numel, lambda lo, hi: loop(*arguments, array, lo, hi), piece)
     return out
 
 
 def _flat(tensor: Tensor) -> Any:
     return tensor.detach().contiguous().numpy()
-
-
-def _empty(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.empty(numel, dtype=dtype, device="cpu")
 
 
 def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
@@ -94,59 +108,13 @@ def smallest_draws(key: Words, numel: int, count: int) -> Tensor | None:
     return torch.from_numpy(chosen)
 
 
-# Scales, and levels of them
-
-
-def largest(values: Tensor, block_size: int) -> Tensor:
-    """Return the largest magnitude of every block (B), NaN where one is not finite."""
-    out = _empty(-(-values.numel() // block_size))
-    return fill("largest", out, values, block_size, piece=max(1, _PIECE_NUMEL // block_size))
-
-
-def round_to_levels(values: Tensor, scales: Tensor, block_size: int, levels: tuple[float, ...], key: Words) -> Tensor:
-    """Do `binsgdm.compressors.levels.round_to_levels` of the fractions of scales (B): uint8 (N)."""
-    out = _empty(values.numel(), torch.uint8)
-    return fill("round_to_levels", out, values, scales, block_size, *_tables(levels), key)
-
-
 @cache
-def _tables(levels: tuple[float, ...]) -> tuple[Any, Any]:
+def tables(levels: tuple[float, ...]) -> tuple[Any, Any]:
     """Return levels, and these with infinities behind them: a power of 2, less one."""
     grid = np.array(levels, np.float32)
     padded = np.full(2 ** math.ceil(math.log2(len(levels) + 1)) - 1, np.inf, np.float32)
     padded[: grid.size] = grid
     return grid, padded
-
-
-def levels_times_scales(codes: Tensor, table: Tensor, scales: Tensor, block_size: int) -> Tensor:
-    """Return of each code, uint8 (N), its entry of a table (L) times its scale (B)."""
-    return fill("levels_times_scales", _empty(codes.numel()), codes, table, scales, block_size)
-
-
-def pack_codes(codes: Tensor, bits: int) -> Tensor:
-    """Do `binsgdm.compressors.levels.pack_codes`."""
-    out = _empty(-(-codes.numel() * bits // 8), torch.uint8)
-    return fill("pack_codes", out, codes, bits, numel=codes.numel())
-
-
-def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
-    """Do `binsgdm.compressors.levels.unpack_codes`."""
-    return fill("unpack_codes", _empty(numel, torch.uint8), packed, bits)
-
-
-def pack_trits(codes: Tensor) -> Tensor:
-    """Do `binsgdm.compressors.levels.pack_trits`."""
-    return fill("pack_trits", _empty(-(-codes.numel() // 5), torch.uint8), codes, numel=codes.numel())
-
-
-def bytes_of_scales(values: Tensor, scales: Tensor, block_size: int, largest_byte: int) -> Tensor:
-    """Return values over their scale (B) times the largest byte, rounded half to even; 0 where that is NaN."""
-    return fill("bytes_of_scales", _empty(values.numel(), torch.int8), values, scales, block_size, largest_byte)
-
-
-def bytes_times_steps(codes: Tensor, steps: Tensor, block_size: int) -> Tensor:
-    """Return each byte times its step (B)."""
-    return fill("bytes_times_steps", _empty(codes.numel()), codes, steps, block_size)
 
 
 # Selections by magnitude, whose bits without the sign are ordered as the magnitudes

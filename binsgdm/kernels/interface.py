@@ -9,8 +9,8 @@ from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.columns import TensorColumn, check_count
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, packed_numel
-from binsgdm.kernels.random import MAX_NUMEL, Key
+from binsgdm.kernels.functional import packed_numel
+from binsgdm.kernels.keys import MAX_NUMEL, MAX_SHAPED_VECTORS, Key
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FP32 = (torch.float32,)

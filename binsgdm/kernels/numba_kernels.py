@@ -23,8 +23,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from binsgdm.kernels.functional import SCALE
-from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
+from binsgdm.kernels.keys import GROUP_NUMEL, MULTIPLIERS, ROUNDS, SCALE, WEYL
 
 _LANES = 16
 _LANE_STARTS = range(0, GROUP_NUMEL, _LANES)  # of the vectors of a group

@@ -12,8 +12,8 @@ The key is (low and high word of the seed, step, rank, stream).
 
 import numpy as np
 
+from binsgdm.kernels.keys import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 from binsgdm.kernels.numba_kernels import compiled
-from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 BLOCK_NUMEL = 4096
 _FEW = 512  # values of which several numbers each stay in the L1 cache

@@ -11,7 +11,8 @@ from torch import Tensor
 from binsgdm.kernels import functional
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.columns import Columns
-from binsgdm.kernels.random import Key, thresholds
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import thresholds
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from torch import Tensor
 from binsgdm.kernels import tables, triton_programs
 from binsgdm.kernels.columns import Columns, by_dtype, check_count, sign_factors
 from binsgdm.kernels.host_tensors import upload_tensor
-from binsgdm.kernels.random import GROUP_NUMEL, Key
+from binsgdm.kernels.keys import GROUP_NUMEL, Key
 from binsgdm.kernels.triton_support import FEW_PROGRAMS, launch
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}

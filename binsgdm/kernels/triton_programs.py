@@ -18,7 +18,7 @@ Shape letters: N elements, K vectors, P bytes.
 import triton
 import triton.language as tl
 
-from binsgdm.kernels.functional import SCALE
+from binsgdm.kernels.keys import SCALE
 
 TILE = tl.constexpr(1024)
 

@@ -15,8 +15,8 @@ from binsgdm.comm import RankContext, piece_start, slice_start
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import zeros
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE
-from binsgdm.kernels.random import RandomStream, dither
+from binsgdm.kernels.keys import MAX_SHAPED_VECTORS, SCALE, RandomStream
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.base import ParamState, frames_to_the_user
 from binsgdm.optimizers.settings import Scheme
 

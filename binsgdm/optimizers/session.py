@@ -12,7 +12,7 @@ from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, select
-from binsgdm.kernels.random import MAX_NUMEL
+from binsgdm.kernels.keys import MAX_NUMEL
 from binsgdm.optimizers.agreement import BYTES_PER_ELEMENT, MIB, Terms
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.settings import COMMON, Rounding, Scheme

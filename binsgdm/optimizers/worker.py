@@ -15,8 +15,8 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, TensorColumn, zeros
 from binsgdm.kernels.functional import packed_numel, ratio
 from binsgdm.kernels.host_tensors import upload
+from binsgdm.kernels.keys import RandomStream
 from binsgdm.kernels.profiler_stages import staged
-from binsgdm.kernels.random import RandomStream
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.residuals import RoundingResiduals, quantizations
 from binsgdm.optimizers.saved_state import check_average

@@ -30,7 +30,7 @@ from binsgdm.comm.groups import Groups, from_mesh
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import Kernels
-from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.keys import Key, RandomStream
 from binsgdm.optimizers.agreement import bucket_elements, check_optimizer, settings_to_compare
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM

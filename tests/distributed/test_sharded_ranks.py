@@ -8,7 +8,7 @@ needs("torch")
 import torch
 
 from binsgdm.comm import flat_buckets
-from binsgdm.kernels.random import RandomStream
+from binsgdm.kernels.keys import RandomStream
 from tests.distributed import sharded
 
 LAUNCHED = sharded

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from binsgdm import kernels as package
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, functional, select
+from binsgdm.kernels import Kernels, functional, keys, select
 from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import thresholds
 from tests.helpers.kernel_samples import (
@@ -297,7 +297,7 @@ SHAPE: dict[str, Any] = {"gain": 1.0, "out": SIGNS}
 UPDATE: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9}
 INTO: dict[str, Any] = {**UPDATE, "out_u": FLAT}
 SHAPED: dict[str, Any] = {**UPDATE, "gain": 1.0}
-TOO_MANY = torch.full((functional.MAX_SHAPED_VECTORS + 1, 1), 0xFF, dtype=torch.uint8)
+TOO_MANY = torch.full((keys.MAX_SHAPED_VECTORS + 1, 1), 0xFF, dtype=torch.uint8)
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("update_", (FLAT, FLAT[:8], FLAT), INTO, "m: 8 elements: must have 16"),
     ("update_", (FLAT, FLAT, FLAT.half()), INTO, "b: torch.float16: must be torch.f"),

@@ -13,7 +13,7 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm.kernels import Kernels, functional, select
+from binsgdm.kernels import Kernels, functional, keys, select
 from binsgdm.kernels.bits import unpack_signs
 from binsgdm.kernels.functional import packed_numel
 from tests.helpers.kernel_samples import DTYPES, home, reference, residuals, same_bits, state
@@ -82,7 +82,7 @@ def test_a_shaped_merge_equals_the_reference_for_any_number_of_vectors(fast: Ker
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_as_many_vectors_as_there_may_be_fit_into_the_integers(fast: Kernels, sign: int) -> None:
-    most = functional.MAX_SHAPED_VECTORS
+    most = keys.MAX_SHAPED_VECTORS
     if fast.name == "triton":
         needs("GPU")  # the interpreter takes seconds for a thousand vectors
     rows = torch.full((most, 5), 0xFF if sign > 0 else 0, dtype=torch.uint8, device=home(fast))

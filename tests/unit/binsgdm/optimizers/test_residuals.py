@@ -23,8 +23,9 @@ from torch.distributed.checkpoint.state_dict import (
 import binsgdm
 from binsgdm.comm import Member, RankContext, run_in_lockstep
 from binsgdm.comm.flat_buckets import build
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE, ratio, shape
-from binsgdm.kernels.random import Key, dither
+from binsgdm.kernels.functional import ratio, shape
+from binsgdm.kernels.keys import MAX_SHAPED_VECTORS, SCALE, Key
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.residuals import quantizations
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import SCHEMES, Scheme

@@ -10,7 +10,8 @@ needs("torch")
 import torch
 from torch import nn
 
-from binsgdm.kernels.random import Key, RandomStream, dither
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.settings import SCHEMES, Scheme
 from studies.stacked import LockStep, binsgdm
 
