@@ -19,7 +19,7 @@ from torch import nn
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import WARM_UP, Stopwatch, Trial, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.recording.model_sources import SHIPPED, Definition, ShippedModel, build, what_is_missing
+from binsgdm.recording.model_sources import SHIPPED, Definition, build, what_is_missing
 from binsgdm.recording.model_zoo import NAMES, SEED, Task
 
 LR = 1e-6  # so small that repeated steps do not change the model
@@ -152,7 +152,7 @@ def measure_card(bench: Bench, *, quick: bool, seconds: float) -> None:
     measure_models(bench, small_models() if quick else SHIPPED, seconds=seconds)
 
 
-def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: float) -> None:
+def measure_models(bench: Bench, models: Sequence[Definition], *, seconds: float) -> None:
     """Add every model in every precision at each of its batches, and fused AdamW on its parameters once.
 
     Parameters are fp32, in PyTorch's default layout and with cuDNN's default choice of algorithms; bf16 and fp16 are
@@ -170,15 +170,15 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
     usable = [precision for precision in PRECISIONS if not refusals[precision]]
     end_s = time.perf_counter() + seconds
     for count, (part, model) in enumerate(bench.each(models)):
-        if missing := what_is_missing(model.definition):
-            part.record.note(f"{model.workload}: {model.definition.library} is missing: {missing}")
+        if missing := what_is_missing(model):
+            part.record.note(f"{model.name}: {model.library} is missing: {missing}")
             continue
         share_s = (end_s - time.perf_counter()) / (len(models) - count)
         try:
             _measure_model(part, model, usable, time.perf_counter() + share_s)
         except Exception as error:  # libraries change; the other models are still worth measuring
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            bench.record.check(f"{model.workload} can be measured", passed=False, detail=detail)
+            bench.record.check(f"{model.name} can be measured", passed=False, detail=detail)
         _release(device)
 
 
@@ -200,12 +200,12 @@ class _PassCase(NamedTuple):
     def text(self) -> str:
         return f"{self.precision} at {self.batch}{f' with {self.layout}' if self.layout else ''}"
 
-    def labels(self, model: ShippedModel) -> dict[str, Any]:
-        labels = {"model": model.workload, "batch": self.batch, "dtype": "float32", "precision": self.precision}
+    def labels(self, model: Definition) -> dict[str, Any]:
+        labels = {"model": model.name, "batch": self.batch, "dtype": "float32", "precision": self.precision}
         return labels | ({"layout": self.layout} if self.layout else {})
 
 
-def _cases(model: ShippedModel, precisions: Sequence[str], device: torch.device) -> Iterator[_PassCase]:
+def _cases(model: Definition, precisions: Sequence[str], device: torch.device) -> Iterator[_PassCase]:
     """Yield what a model is measured in; the largest batches as far as memory and time allow."""
     for layout in ("", "channels_last") if model.is_convolutional and device.type == "cuda" else ("",):
         for precision in precisions:
@@ -215,12 +215,12 @@ def _cases(model: ShippedModel, precisions: Sequence[str], device: torch.device)
                 yield _PassCase(precision, batch, layout)
 
 
-def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str], end_s: float) -> None:
+def _measure_model(bench: Bench, model: Definition, precisions: Sequence[str], end_s: float) -> None:
     """Add all of a model that can be measured until a moment, and a note for what cannot."""
     device = bench.ranks.device
     torch.manual_seed(SEED)
     with torch.device(device):
-        module = model.definition.make("sdpa")
+        module = model.make("sdpa")
     module.train()
     gradients = Gradients(module, device)
     measured_s: dict[_PassCase, float] = {}
@@ -254,14 +254,14 @@ def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str],
         bench.record.add("model", "optimizer", values, optimizer="adamw", **labels)
     for why, cases in left_out.items():
         if cases:
-            bench.record.note(f"{model.workload}: {why}: {', '.join(cases)} samples: left out")
+            bench.record.note(f"{model.name}: {why}: {', '.join(cases)} samples: left out")
 
 
-def _measure_case(bench: Bench, model: ShippedModel, module: nn.Module, gradients: Gradients, case: _PassCase) -> float:
+def _measure_case(bench: Bench, model: Definition, module: nn.Module, gradients: Gradients, case: _PassCase) -> float:
     """Add a model in one way; return the median of its passes [s]."""
     device = bench.ranks.device
     with torch.device(device):
-        task = model.definition.task(module, case.batch)
+        task = model.task(module, case.batch)
     if case.layout:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         inputs = [tensor.contiguous(memory_format=torch.channels_last) for tensor in task.inputs]
@@ -277,7 +277,7 @@ def _measure_case(bench: Bench, model: ShippedModel, module: nn.Module, gradient
     return median(row[0] for row in rows)
 
 
-def small_models() -> tuple[ShippedModel, ...]:
+def small_models() -> tuple[Definition, ...]:
     """Return models that a CPU trains in milliseconds, and that need no library: for a quick run of the same code."""
 
     def small(name: str) -> Definition:
@@ -285,8 +285,9 @@ def small_models() -> tuple[ShippedModel, ...]:
             _, inputs, loss = NAMES[name](samples)
             return Task(module=module, inputs=(inputs,), loss=loss)
 
-        texts = {"name": name, "title": name, "expression": name, "library": "torch", "input": "one sample"}
-        return Definition(**texts, make=lambda _attention: NAMES[name](1)[0], task=task)
+        return Definition(
+            name=name, title=name, expression=name, library="torch", input="one sample",
+            make=lambda _attention: NAMES[name](1)[0], task=task, batches=(1, 2, 4),
+        )  # fmt: skip
 
-    names = ("mlp_200k", "cnn_400k")
-    return tuple(ShippedModel(workload=name, definition=small(name), batches=(1, 2, 4)) for name in names)
+    return small("mlp_200k"), small("cnn_400k")

@@ -429,6 +429,8 @@ class Definition:
         input: one sample, in words.
         make: returns the module; with transformers' attention, fused ("sdpa") or with the whole score matrix ("eager").
         task: returns the module with a batch of so many samples, on the current default device.
+        batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
+        is_convolutional: tensor cores are faster with its channels last.
     """
 
     name: str
@@ -438,28 +440,13 @@ class Definition:
     input: str
     make: Callable[[Attention], nn.Module]
     task: Callable[[nn.Module, int], Task]
+    batches: tuple[int, ...] = ()
+    is_convolutional: bool = False
 
     def build(self, samples: int, attention: Attention = "sdpa") -> Task:
         """Build the module with a batch, from a fixed seed, on the current default device."""
         torch.manual_seed(SEED)
         return self.task(self.make(attention), samples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShippedModel:
-    """The model of a shipped workload.
-
-    Attributes:
-        workload: its name.
-        definition: of the model.
-        batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
-        is_convolutional: tensor cores are faster with its channels last.
-    """
-
-    workload: str
-    definition: Definition
-    batches: tuple[int, ...]
-    is_convolutional: bool = False
 
 
 def what_is_missing(definition: Definition) -> str:
@@ -568,21 +555,13 @@ WITH_GRADIENTS = (
 COUNTED = (_image_classifier("vit_l_16", "ViT-L/16"), _T5)
 """Those of which `simnet model` has made a workload."""
 
-SHIPPED = tuple(
-    ShippedModel(
-        workload=definition.name,
-        definition=definition,
-        batches=batches,
-        is_convolutional=definition in (_RESNET50, _VGG16),
-    )
-    for definition, batches in (
-        (_BERT, (16, 64, 256)),
-        (_BERT_LARGE, (8, 32, 128)),
-        (_GPT2, (4, 8, 32)),
-        (_RESNET50, (32, 64, 256)),
-        (_VGG16, (16, 64, 256)),
-        (_VIT, (32, 64, 256)),
-        (_SQUAD, (8, 16, 80)),
-    )
+SHIPPED = (
+    replace(_BERT, batches=(16, 64, 256)),
+    replace(_BERT_LARGE, batches=(8, 32, 128)),
+    replace(_GPT2, batches=(4, 8, 32)),
+    replace(_RESNET50, batches=(32, 64, 256), is_convolutional=True),
+    replace(_VGG16, batches=(16, 64, 256), is_convolutional=True),
+    replace(_VIT, batches=(32, 64, 256)),
+    replace(_SQUAD, batches=(8, 16, 80)),
 )
 """One for each workload in scenarios/workloads."""

@@ -14,8 +14,7 @@ from binsgdm.bench import model as models
 
 def one(**changes):
     """Return a model of 200 thousand parameters at batches 1, 2 and 4."""
-    model = models.small_models()[0]
-    return replace(model, definition=replace(model.definition, **changes))
+    return replace(models.small_models()[0], **changes)
 
 
 def passes(bench):
@@ -44,7 +43,7 @@ def test_a_batch_that_does_not_fit_is_left_out_with_a_reason_and_the_others_are_
     def task(module, samples):
         if samples == 4:
             raise torch.cuda.OutOfMemoryError
-        made = models.small_models()[0].definition.task(module, samples)
+        made = models.small_models()[0].task(module, samples)
         return replace(made, loss=lambda output: seen.add(output.dtype) or made.loss(output))
 
     models.measure_models(bench, [one(task=task)], seconds=60.0)
