@@ -164,7 +164,8 @@ def apply_average(cut: Plan, places: Array, factors: Array, rows: torch.Tensor, 
 
 def _on_blocks(cut: Plan, loop: Callable[..., object], *arguments: object) -> bool:
     """Run a loop over all blocks, on several threads; return whether one said so."""
-    return on_threads(_jobs(cut), lambda first, last: loop(cut.blocks, first, last, *arguments))
+    jobs = _jobs_of(len(cut.blocks), torch.get_num_threads())
+    return on_threads(jobs, lambda first, last: loop(cut.blocks, first, last, *arguments))
 
 
 def _rows(cut: Plan) -> torch.Tensor:
@@ -183,10 +184,6 @@ def _keep(  # noqa: PLR0913, PLR0917
     scales = (sums / np.maximum(counts, 1)).astype(np.float32)
     rows[:, :_SCALE_BYTES] = scales.view(np.uint8).reshape(-1, _SCALE_BYTES)
     _on_blocks(cut, numba_kernels.keep_residual, residual, valid, rows, scales, cut.chunk)
-
-
-def _jobs(cut: Plan) -> list[tuple[int, int]]:
-    return _jobs_of(len(cut.blocks), torch.get_num_threads())
 
 
 @lru_cache(maxsize=64)

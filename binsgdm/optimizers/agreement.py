@@ -83,6 +83,7 @@ def _check_modules(where: str, model: object) -> None:
             "model"
         )
     for path, module in model.named_modules():
+        # An embedding's: its gradients would be sparse, which only backward would tell.
         if getattr(module, "sparse", False) is True:
             raise BinsgdmError(f"{where}: {path}: sparse gradients: must be dense; build it with sparse=False")
         if type(module).__name__ == "FullyShardedDataParallel":
@@ -144,6 +145,7 @@ class Terms:
 
     def pair(self) -> bytes:
         """Return the checksum of all that the host knows, and its complement."""
+        # What lies on a GPU is mixed into the pair there, unread by the host.
         values = [
             0.0 if is_on_gpu(value) else plain(value) for group in self.groups for value in map(group.get, self.names)
         ]
@@ -186,4 +188,4 @@ def plain(value: Any) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        return repr(value)
+        return repr(value)  # put there by mistake: ranks compare how it looks

@@ -58,7 +58,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        self._must_attach = False
+        self._must_attach = False  # true of a copy of one that exchanges, whose ranks know nothing of it
         # Step, skipped steps and format stand in the parameter groups, which torch saves and loads; attributes of an
         # optimizer are not saved.
         with self._named("params"):
@@ -118,6 +118,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
         for parameter in group["params"]:
+            # At once and not in the first step, so that a checkpoint loads into an optimizer that has not stepped.
             self.state[parameter] = {name: empty_average(parameter) for name in self.averages}
 
     def param_states(self) -> list[ParamState]:
@@ -156,7 +157,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """
         try:
             check_mapping(state_dict)
-            state_dict = dict(state_dict)
+            state_dict = dict(state_dict)  # hooks may change it, and it is the caller's
             for hook in self._optimizer_load_state_dict_pre_hooks.values():
                 if (changed := hook(self, state_dict)) is not None:
                     state_dict = changed

@@ -153,7 +153,7 @@ class BinSGDM(OneBitOptimizer):
         self._reset_session(session)  # first, as it may refuse the state
         self._set_all("slices", slices)
         if self._session is not None:
-            self._session.close()
+            self._session.close()  # whose hooks would go on sending
         self._session = session
         self._must_attach = False
 
@@ -299,10 +299,11 @@ class BinSGDM(OneBitOptimizer):
         are_whole = not any(parameter.is_meta or hasattr(parameter, "to_local") for parameter in parameters)
         # Later, those that were loaded may be of a rank among others, which attaches next.
         if self.coming_step == 1 and are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
-            _ = self.session
+            _ = self.session  # which makes residuals
         return super().state_dict()
 
     def _load(self, state_dict: dict[str, Any]) -> None:
+        # All is looked at before anything is taken: a state that is refused leaves the optimizer as it was.
         saved = self._checked_state(state_dict)
         groups = [FORMER | group for group in state_dict["param_groups"]]
         self._check_saved_groups(groups)

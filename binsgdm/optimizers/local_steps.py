@@ -114,6 +114,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _follow_inner(self) -> None:
         inner = self.inner
+        # The same objects: schedulers change the groups of the wrapper, and the inner optimizer steps by them.
         self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, inner.defaults
 
     # A compiled step would count and exchange as in the step in which it was compiled.
@@ -159,7 +160,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         raise error
 
     def _versions_now(self) -> list[int]:
-        return [parameter._version for parameter in self.parameters]
+        return [parameter._version for parameter in self.parameters]  # counted up by every write in place
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
@@ -167,6 +168,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         scalars = [scalar.reshape(()).to(torch.float32) for scalar in (found_inf, scale) if scalar is not None]
         read = torch.stack(scalars).tolist() if scalars else []
         if found_inf is not None and read[0]:
+            # It counts as a step: all workers exchange after the same number of them.
             return None
         if scale is not None and not _is_unscaled(self.inner):
             gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
@@ -198,6 +200,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
             Alike(name="", value=int(is_due), group=None),
         ]
         rows = yield from consistency.check_alike(where, numbers, member, device, _REPAIR)
+        # Seldom more than this: the rest reads all parameters.
         if not rows[:, -1].any():
             return rows
         identity = member.rank, int(checksum_of(self.parameters).item())
@@ -273,7 +276,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         try:
             if wanted is not None and len(state_dict["inner"]["state"]) != wanted:
                 raise BinsgdmError(f"{where}: an inner state of other than {wanted} parameters; {REPAIR}")
-            former = self.inner.state_dict()
+            former = self.inner.state_dict()  # to go back to where the outer state is refused
             self.inner.load_state_dict(deepcopy(state_dict["inner"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BinsgdmError(f"{where}: the inner state does not fit the optimizer ({error}); {REPAIR}") from error
@@ -448,6 +451,7 @@ class DiLoCo(LocalStepsOptimizer):
                     f"DiLoCo: ranks_per_worker: {ranks_per_worker!r}: has no effect with workers='rank'; give "
                     "workers='node'"
                 )
+            # A trial on one element, for what only the system itself refuses, while all ranks can still raise.
             OuterSteps([torch.zeros(1)] * fragments, settings, Member())
         except BinsgdmError as error:
             refused = error
@@ -537,6 +541,7 @@ class DiLoCo(LocalStepsOptimizer):
 
 def _refuse_own_steps(inner: torch.optim.Optimizer, wrapper: LocalStepsOptimizer) -> None:
     """Let an optimizer take steps in its wrapper alone: others would never be exchanged."""
+    # One hook, however often it is wrapped: it asks for the last wrapper.
     is_known = hasattr(inner, _WRAPPER)
     setattr(inner, _WRAPPER, weakref.ref(wrapper))  # the last one that wrapped it
     if is_known:

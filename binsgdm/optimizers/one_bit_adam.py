@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter, is_
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -169,7 +169,7 @@ class OneBitAdam(OneBitOptimizer):
             for group in self.param_groups:
                 self._check_settings(group)
             self._check_averages(slices)
-            residuals = None if self.is_dense else self._residuals_here()
+            residuals = None if self.is_dense else self._residuals_here(context)
             passes = self._passes_of(slices)
             check_gradients(self._name, [parameter for parameter in parameters if parameter.requires_grad])
             gradients = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
@@ -193,6 +193,7 @@ class OneBitAdam(OneBitOptimizer):
             yield from passes.dense_step(moving, context)
         else:
             yield from passes.compressed_step(moving, residuals.flat, context, self.param_groups[0]["topology"])
+        # What the step itself has written is no change to be compared.
         self._comparisons.note(parameters)
         self._set_all("step", context.step)
         if residuals is None:
@@ -202,6 +203,7 @@ class OneBitAdam(OneBitOptimizer):
     def slices(self) -> list[FlatSlice]:
         """Return all parameters in the flat order, which are looked up anew only where something was replaced."""
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        # By identity, in every step: cheaper than slices made anew, and it sees whatever was replaced.
         seen = [*self.param_groups, *parameters, *self.state, *self.state.values()]
         numels = list(map(torch.Tensor.numel, parameters))
         if numels != self._numels or len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
@@ -382,17 +384,21 @@ class OneBitAdam(OneBitOptimizer):
         freeze(self._slices, means[0])
         return means
 
-    def _residuals_here(self) -> "KeptResiduals":
+    def _residuals_here(self, context: RankContext) -> "KeptResiduals":
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
-        owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
-        if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
+        topology = self.param_groups[0]["topology"]
+        nodes = "" if topology == "flat" else f", {context.ranks_per_node} a node"
+        # A rank and its exchange: residuals of any other would be another rank's loss.
+        here = f"rank {context.rank} of {context.world_size}, {topology}{nodes}"
+        if self._residuals is not None and self._residuals.are_in_place and self._residuals.layout == here:
             return self._residuals
         states = [segment.state for segment in self._slices]
-        layout = self.param_groups[0]["residual_layout"]
-        if _have_residuals(states) and layout != owner.text:
-            raise BinsgdmError(f"OneBitAdam: residuals of {layout or 'nobody'}: this is {owner.text}: {_OWN_STATE}")
-        self._residuals = KeptResiduals(states, self._numels, owner, self._device)
-        self._set_all("residual_layout", owner.text)
+        saved = self.param_groups[0]["residual_layout"]
+        if _have_residuals(states) and saved != here:
+            raise BinsgdmError(f"OneBitAdam: residuals of {saved or 'nobody'}: this is {here}: {_OWN_STATE}")
+        extents = _extents(padded_numel(sum(self._numels), context.world_size), context, topology)
+        self._residuals = KeptResiduals(states, self._numels, extents, here, self._device)
+        self._set_all("residual_layout", here)
         return self._residuals
 
     def _forget_residuals(self) -> None:
@@ -436,6 +442,7 @@ def finite_check_flags(
         uint8 (1 + parameters): whether the step must be skipped, then which parameters have a gradient.
     """
     flags = upload([stop is True or are_small is False, *has_gradient], torch.uint8, device)
+    # On the device: the host reads the flags of all ranks at once.
     if isinstance(are_small, torch.Tensor):
         flags[0] |= torch.logical_not(are_small)
     if isinstance(stop, torch.Tensor):
@@ -469,55 +476,35 @@ _OWN_STATE = (
 )
 
 
-class ResidualOwner(NamedTuple):
-    """A rank and the exchange that residuals belong to; those of any other would be another rank's loss."""
-
-    rank: int
-    world_size: int
-    ranks_per_node: int
-    topology: Topology
-
-    @classmethod
-    def of(cls, member: Member, topology: Topology) -> "ResidualOwner":
-        """Return the owner that a rank is."""
-        return cls(member.rank, member.world_size, member.ranks_per_node, topology)
-
-    @property
-    def text(self) -> str:
-        """In words, by which a state names it."""
-        nodes = "" if self.topology == "flat" else f", {self.ranks_per_node} a node"
-        return f"rank {self.rank} of {self.world_size}, {self.topology}{nodes}"
-
-    def extents(self, numel: int) -> dict[str, tuple[int, int]]:
-        """Return by name the first element and the end of what this rank rounds.
-
-        Example:
-            >>> ResidualOwner(1, 4, 2, "hierarchical").extents(64)
-            {'worker': (32, 64), 'server': (32, 48)}
-        """
-        chunk = numel // self.world_size
-        if self.topology == "flat":
-            return {"worker": (0, numel), "server": (self.rank * chunk, (self.rank + 1) * chunk)}
-        node, local_rank = divmod(self.rank, self.ranks_per_node)
-        slice_numel = numel // self.ranks_per_node
-        first = local_rank * slice_numel
-        server = first + node * chunk
-        return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
+def _extents(numel: int, context: RankContext, topology: Topology) -> dict[str, tuple[int, int]]:
+    """Return by name the first element and the end of what a rank rounds of so many with padding."""
+    slice_numel, first = numel, 0
+    chunk = numel // context.world_size
+    server = context.rank * chunk
+    if topology == "hierarchical":
+        slice_numel = numel // context.ranks_per_node
+        first = context.local_rank * slice_numel
+        server = first + context.node * chunk
+    return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
 
 
 class KeptResiduals(ResidualViews):
     """A rank's residuals; they go on with what the states of the parameters have, and else begin with 0.
 
     Attributes:
-        owner: whose they are.
+        layout: in words, whose they are.
         flat: what the exchange changes in place.
     """
 
     def __init__(
-        self, states: Sequence[dict[str, Any]], numels: Sequence[int], owner: ResidualOwner, device: torch.device
+        self,
+        states: Sequence[dict[str, Any]],
+        numels: Sequence[int],
+        extents: Mapping[str, tuple[int, int]],
+        layout: str,
+        device: torch.device,
     ) -> None:
-        self.owner = owner
-        extents = owner.extents(padded_numel(sum(numels), owner.world_size))
+        self.layout = layout
         self.flat = MomentumResiduals(**{name: zeros(end - first, device) for name, (first, end) in extents.items()})
         super().__init__(states, _views(self.flat, extents, numels), NAMES.values())
         self.check(states)

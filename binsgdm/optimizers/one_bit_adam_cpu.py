@@ -65,6 +65,7 @@ class CpuPasses:
         are_plain = are_fp32 and all(map(torch.Tensor.is_contiguous, present))
         is_changed = scale is not None or any(segment.group["maximize"] for segment in self.slices)
         self._where = cpu_adam.addresses(gradients)
+        # They are read where they lie, by every pass.
         if are_plain and not is_sent and not is_changed:
             self.are_small = cpu_adam.are_small(self._cut, self._where, LARGEST_GRADIENT)
             return
@@ -78,6 +79,7 @@ class CpuPasses:
         self._where = places
         if is_changed:
             unscale(flat, self.slices, scale)
+        # Of what counts, which is the gradient without its scale.
         if scale is not None:
             self.are_small = are_small(flat)
 
@@ -212,6 +214,7 @@ class _Tables:
 
     def by_dtype(self) -> Iterator[tuple[torch.dtype, Array]]:
         """Yield the addresses of the tensors of each dtype of parameters, 0 for the others."""
+        # A compiled loop is for one dtype of parameters.
         dtypes = [x.dtype for x in self._wrapped]
         for dtype in dict.fromkeys(dtypes):
             places = np.zeros_like(self.places)

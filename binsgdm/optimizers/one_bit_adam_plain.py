@@ -120,6 +120,7 @@ def encode(chunks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 @staged("decode")
 def decode(rows: torch.Tensor) -> torch.Tensor:
     """Return what `encode` made: every element plus or minus its chunk's scale, (W, n) fp32."""
+    # Cloned, since a number of four bytes must not begin anywhere.
     scales = rows[:, :SCALE_BYTES].reshape(-1).clone().view(torch.float32).view(-1, 1)
     packed = rows[:, SCALE_BYTES:].reshape(-1)
     return unpack_signs(packed, packed.numel() * BITS_PER_BYTE).view(rows.shape[0], -1) * scales
@@ -337,6 +338,7 @@ def _adam_step(some: Sequence[FlatSlice]) -> None:
     else:
         torch._foreach_sqrt_(roots)
     torch._foreach_add_(roots, group["eps"])
+    # A step in 16 bit would round after each operation in place of once.
     wide = [parameter.to(torch.float32) for parameter in parameters]
     decayed = torch._foreach_mul(wide, 1 - lr * group["weight_decay"])
     torch._foreach_addcdiv_(decayed, [segment.state["exp_avg"] for segment in some], roots, step_sizes)

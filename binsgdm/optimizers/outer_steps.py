@@ -145,6 +145,7 @@ class Fragment:
 
     def _slice_of(self, whole: torch.Tensor) -> torch.Tensor:
         part = whole[self._first : self._first + self._length]
+        # Slices are gathered as rows of one tensor, so that the last one must be as long.
         return torch.nn.functional.pad(part, (0, self._length - part.numel()))
 
     def pseudo_gradient(self) -> GradientBucket:
@@ -222,6 +223,7 @@ class OuterSteps:
 
     def mean(self, fragment: Fragment, bucket: GradientBucket, step: int) -> Protocol:
         """Return the mean of the pseudo-gradients that workers have after a step."""
+        # Draws are counted by periods; the fragments of one share none, since each is a bucket.
         period = -(-step // self._settings.inner_steps)
         context = replace(self._context, step=period, bucket=fragment.number)
         return among_nodes(self.system.mean(bucket, node_context(context)))
@@ -314,6 +316,7 @@ def cut(numels: Sequence[int], count: int) -> list[range]:
     for number, numel in enumerate(numels):
         seen += numel
         left = count - len(ends)
+        # Or each of the tensors that are left has to be a fragment of its own.
         is_full = seen >= total * len(ends) / count or len(numels) - number - 1 == left
         if left and is_full:
             ends.append(number + 1)

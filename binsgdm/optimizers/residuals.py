@@ -183,6 +183,7 @@ class RoundingResiduals(ResidualViews):
             for quantization in self._quantizations
         }
         self._of_bucket = [{stream: of[index] for stream, of in self._pieces.items()} for index in range(len(buckets))]
+        # Where this rank rounds nothing of a parameter: all ranks save tensors of the same names.
         none = torch.empty(0, dtype=torch.int16, device=device)
         views = [
             View(number, quantization.name, values)
@@ -222,6 +223,7 @@ class RoundingResiduals(ResidualViews):
         if fits := has_any and saved_layout == self.layout:
             self.check(self._states)
         for quantization in self._quantizations:
+            # Those that fit go on; what was never saved, as from another scheme, begins with draws.
             if not fits or any(quantization.name not in state for state in self._states):
                 for index, piece in enumerate(self._pieces[quantization.stream]):
                     quantization.draw(index, context, piece)

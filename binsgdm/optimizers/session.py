@@ -171,6 +171,7 @@ class Session:
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(flags, 1 + len(self.param_states), on_gpu)
+            # A setting on a GPU is refused there: to look at it, the host would wait.
             are_numbers = torch.stack([((scalar >= 0) & scalar.isfinite()).all() for scalar in on_gpu]).all()
             flags[0] = torch.where(are_numbers, flags[0], REFUSED)
         return flags

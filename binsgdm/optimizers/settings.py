@@ -110,6 +110,7 @@ class Scheme:
                 known = ", ".join(map(repr, get_args(kind)))
                 raise BinsgdmError(f"attach: {name}={value!r}: unknown: give one of {known}; see help(binsgdm.attach)")
         for name, value in (("intra_node_dtype", dtype), ("average", average)):
+            # Without nodes there is nothing that either could change.
             if self.topology == "flat" and value not in ("fp32", "updates"):
                 raise BinsgdmError(f"attach: {name}={value!r}: has no effect with topology='flat'; drop one of them")
         if (dtype, average) == ("one_bit", "gradients"):

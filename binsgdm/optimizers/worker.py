@@ -308,6 +308,7 @@ class Worker:
     @staged("update")
     def _compute_packed_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
+        # Signs lie where they are sent from: no copy is made.
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         gradients = self._gradients(bucket)
         for piece in self._staying(bucket, gradients):
