@@ -161,7 +161,7 @@ def choice(text: str, where: str) -> SystemChoice:
     if name != ONE_BIT_ADAM:
         usual = SYSTEMS[name].usual_options
         one_of_these = {option for option, default in SYSTEMS[name].options.items() if default is None}
-        if usual and not values.keys() & one_of_these:
+        if usual and not values.keys() & one_of_these:  # such as ratio or k, one of which must be given
             values = {**usual, **values}
     try:
         _check(name, values)
@@ -199,6 +199,7 @@ def text_of(options: Mapping[str, Any]) -> str:
 
 
 def _value(text: str) -> Option:
+    # In this order: 1 is a whole number, and inf, which float takes, is refused later.
     for read in (WORDS.__getitem__, int, float):
         with suppress(KeyError, ValueError):
             value: Option = read(text)

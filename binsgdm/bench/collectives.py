@@ -46,6 +46,7 @@ def measure(
                 "collective", collective, values, group=group, group_size=size, dtype=dtype,
                 message_bytes=calls[collective, group, dtype][1], num_groups=ranks.world_size // size,
             )  # fmt: skip
+        # What takes too long at one size takes longer at the next.
         going = [kind for kind in going if median(times[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
         if not going:
             break

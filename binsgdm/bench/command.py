@@ -374,6 +374,7 @@ def _measure_card(  # noqa: PLR0913 - one argument an option
         )
     if math.isnan(budget):  # it lies in every range
         raise BinsgdmError("--budget nan: must be a number of seconds from 1 on")
+    # Both at once would leave files of another card beside the ones that are asked for.
     if force and only:
         raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
     with _torch_needed():
@@ -401,6 +402,7 @@ def _folder(output: str) -> Path:
         raise BinsgdmError("--output '': is empty: name a folder with -o")
     if folder.exists() and not folder.is_dir():
         raise BinsgdmError(f"{folder}: is no folder: name a folder with -o")
+    # The nearest folder that exists: those below it will be made.
     home = next(ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists())
     if not home.is_dir():
         raise BinsgdmError(f"{folder}: {home}: is no folder: name another with -o")

@@ -106,7 +106,7 @@ def _overlapped(load: Load, device: torch.device) -> Iterator[None]:
     # Nobody waits at the end for one that waits for a rank that is gone.
     thread = threading.Thread(target=work, name="binsgdm-overlapped", daemon=True)
     thread.start()
-    running.wait()
+    running.wait()  # backward beside nothing yet would be the other trial
     try:
         yield
     finally:
@@ -208,7 +208,7 @@ class CopyLoad:
 
     def _seconds(self, call: Callable[[], object]) -> float:
         trial = trial_of(call, self._device)
-        return median([trial()[0] for _ in range(2 + 5)][2:])
+        return median([trial()[0] for _ in range(2 + 5)][2:])  # the first two warm up
 
 
 def _sleep(cycles: int) -> None:

@@ -64,6 +64,7 @@ def measure(
     numels = sizes(ranks, min_numel, max_numel, bytes_per_element=needed)
     min_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
     if min_s:
+        # Each repetition takes at least min_s: more of them than fit would exceed max_seconds.
         stop_rule = replace(
             stop_rule, max_repetitions=max(stop_rule.min_repetitions, int(stop_rule.max_seconds / min_s))
         )
@@ -120,7 +121,7 @@ def available(device: torch.device) -> tuple[str, ...]:
             select(name, device)
         except BinsgdmError:
             return False
-        return name != "triton" or device.type == "cuda"
+        return name != "triton" or device.type == "cuda"  # the interpreter would take hours
 
     return tuple(filter(works, NAMES))
 
@@ -130,7 +131,7 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
     fits = free_bytes(ranks) // bytes_per_element
     # Nobody else is meant to need a GPU's memory; a CPU's is that of the whole machine.
     most = min(MAX_GPU_NUMEL, fits) if ranks.device.type == "cuda" else min(MAX_NUMEL, fits // 4)
-    largest = most if max_numel is None else max_numel
+    largest = most if max_numel is None else max_numel  # what is asked for may not fit, and is then refused
     # The smallest of all ranks, by the maximum of negatives: all ranks must measure the same sizes.
     largest = int(min(ranks.slowest([-float(largest)])) * -1)
     if largest > fits:

@@ -250,7 +250,7 @@ def _measure_model(bench: Bench, model: Definition, precisions: Sequence[str], e
         for parameter in module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         step = torch.optim.AdamW(module.parameters(), lr=LR, fused=True).step
-        values = bench.part(1.0, 1.0).times({"": step})[""]
+        values = bench.part(1.0, 1.0).times({"": step})[""]  # all but done: no progress of its own
         bench.record.add("model", "optimizer", values, optimizer="adamw", **labels)
     for why, cases in left_out.items():
         if cases:

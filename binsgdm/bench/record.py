@@ -123,6 +123,7 @@ def check_writable(path: Path, *, force: bool) -> None:
     if not folder.is_dir():
         raise BinsgdmError(f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o")
     try:
+        # Tried out: rights, quotas and read-only disks each have rules of their own.
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise BinsgdmError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error

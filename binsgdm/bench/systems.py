@@ -87,6 +87,8 @@ def measure(bench: Bench, *, systems: Sequence[SystemChoice], min_numel: int, ma
             for size in sizes:
                 for column, (name, elements) in enumerate(parts[size].items(), 1):
                     times = [row[column] for row in rows[size]]
+                    # A part without work has no time; of a second size only the merge is wanted, to tell its launch
+                    # from its vectors.
                     if all(time > 0 for time in times) and (name.endswith("_merge") or size == sizes[0]):
                         bench.record.add(
                             "kernel", name, times, dtype="float32", kernels="cpu" if is_compiled else "torch",

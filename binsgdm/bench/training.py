@@ -224,6 +224,7 @@ def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> d
     """Return for each step of each strategy what it took."""
     ranks = bench.ranks
     warm_s = {how: timed_block(step, WARM_UP, ranks)[-1].slowest[0] for how, step in steps.items()}
+    # About a second each, so that what slows the machine for a while slows all strategies.
     counts = {how: max(1, min(MAX_BLOCK, int(BLOCK_S / step_s))) for how, step_s in warm_s.items()}
     rows: dict[MeasuredStrategy, list[StepRow]] = {how: [] for how in steps}
 

@@ -237,6 +237,7 @@ def _agree(  # noqa: PLR0913, PLR0917
         check()
         check_alone(name)
         return None
+    # Before anything is checked: a rank that refuses must know in which group to say so.
     models, groups = replicated_in(model), None
     with agreed(name) as call:
         call.group = group_of(models, group)

@@ -101,12 +101,14 @@ def record(
         raise BinsgdmError(f"{output}: exists: name another file with -o, or replace it with --force")
     if not output.parent.is_dir():
         raise BinsgdmError(f"{output}: no folder {str(output.parent)!r}: make it, or name another file with -o")
+    # Every process group is a list of its ranks, which this one process makes for all.
     if max(nodes) * ranks_per_node > MOST_RANKS:
         raise BinsgdmError(
             f"--nodes {max(nodes)} --ranks-per-node {ranks_per_node}: at most {MOST_RANKS} ranks: record fewer nodes, "
             "and simulate more"
         )
     script = script_of(words)
+    # Looked for and not imported: this process needs none of it, and it takes seconds.
     if importlib.util.find_spec("torch") is None:
         raise BinsgdmError(f"record: needs torch: {INSTALL_TORCH}")
     recordings, statuses = [], []
@@ -141,12 +143,14 @@ def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
             # What the script prints is not our result.
             output = subprocess.DEVNULL if sys.stderr is None else sys.stderr
             ended = subprocess.run(command, stdout=output, env=_environment(), check=False)
+        # As a shell says it: Python gives a signal as a negative number.
         status = ended.returncode if ended.returncode >= 0 else SIGNALLED - ended.returncode
         if not path.exists():
             done = _num_steps(steps)
             why = "before a step was recorded: correct what the script does there"
             if done > settings["warm_up"]:
                 why = f"after {done} of {asked} steps, and takes the recorded ones along: ask for fewer --steps"
+            # SIGKILL is what Linux sends to a process that has taken all memory.
             memory = ", or let it need less memory (--fake)" if status == SIGNALLED + signal.SIGKILL else ""
             raise BinsgdmError(f"{settings['script']}: its process {_how_it_ended(status)} {why}{memory}")
         recording: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -212,11 +216,12 @@ def script_of(words: Sequence[str]) -> dict[str, Any]:
     is_python = Path(rest[0]).name.startswith("python") if rest else False
     if is_python:
         rest = rest[1:]
-        while rest and rest[0] in ("-u", "-O", "-B"):
+        while rest and rest[0] in ("-u", "-O", "-B"):  # options of Python that change nothing of a step
             rest = rest[1:]
     is_module = len(rest) > 1 and rest[0] == "-m"
     if is_module:
         rest = rest[1:]
+    # What a launcher starts would be recorded once a rank, each as rank 0 of a world of its own.
     if rest and (rest[0] in LAUNCHER_MODULES if is_module else Path(rest[0]).name in LAUNCHERS):
         started = next((index for index, word in enumerate(rest) if word.endswith(".py")), None)
         repair = "train.py" if started is None else " ".join(rest[started:])

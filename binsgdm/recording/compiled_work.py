@@ -59,6 +59,7 @@ def compiled_work(build: Callable[[], Task], forward_in: AbstractContextManager[
         task = build()
         joint = _joint_graph(task, forward_in)
         with V.set_fake_mode(mode):
+            # As torch.compile does before it cuts the graph in two: what is folded here is never moved.
             joint_graph_passes(joint)
         forward, backward = min_cut_rematerialization_partition(joint, _inputs(joint), num_fwd_outputs=1)
         return CompiledWork(
@@ -107,7 +108,7 @@ def _bytes_but_products(graph: GraphModule, mode: FakeTensorMode, *, is_backward
     lowering = GraphLowering(graph, example_inputs=_inputs(graph), is_backward=is_backward, is_inference=False)
     with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         lowering.run(*_inputs(graph))
-        lowering._update_scheduler()
+        lowering._update_scheduler()  # which fuses: without it every operator would write its result
         moved = 0.0
         for kernel in lowering.scheduler.nodes:
             operator = getattr(kernel.node, "op_overload", None)  # that fused ones have none of
@@ -122,4 +123,5 @@ def _kept_bytes(forward: GraphModule) -> int:
     (output,) = (node for node in forward.graph.nodes if node.op == "output")
     values = [node.meta.get("val") for node in output.args[0][1:] if isinstance(node, Node)]
     kept = {storage_of(value): value.untyped_storage().nbytes() for value in values if isinstance(value, Tensor)}
+    # What was given to forward is there anyway, whoever needs it later.
     return sum(kept[storage] for storage in kept.keys() - {*map(storage_of, _inputs(forward))})

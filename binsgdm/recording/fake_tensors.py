@@ -88,6 +88,7 @@ class FakeDdp(nn.Module):
         self.process_group = options.get("process_group") or dist.group.WORLD
         cap_mb = options.get("bucket_cap_mb")
         cap = int((cap_mb or DEFAULT_CAP_MB) * 2**20)
+        # Unless a size is asked for, DDP's first bucket is small, so that sending begins early.
         self._caps = [cap if cap_mb else FIRST_BUCKET_BYTES, cap]
         self.require_backward_grad_sync = True
         self._hook: Hook = _mean
@@ -142,6 +143,7 @@ class FakeDdp(nn.Module):
             bucket.set_buffer(reduced[0] if isinstance(reduced, list) else reduced)
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 _gradient(parameter).copy_(gradient)
+        # The order is known from now on; DDP, too, cuts once, after its first backward.
         if not self._num_steps:
             cut = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
             sizes = cut([parameter.detach() for parameter in self._order], self._caps)[0]
@@ -184,9 +186,9 @@ def _known(name: str, zero: Callable[[torch.Tensor], Any], places: list[str]) ->
 
     def value(self: torch.Tensor) -> Any:
         try:
-            return read(self)
+            return read(self)  # a constant has a value also there
         except (DataDependentOutputException, NotImplementedError):
-            reader = sys._getframe(1)
+            reader = sys._getframe(1)  # the script's line, which has to be named
             place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
             if place not in places:
                 places.append(place)
@@ -220,6 +222,7 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(GroupedProducts())  # type: ignore[no-untyped-call]
         stack.enter_context(zeros_for_values())
+        # Under both names: scripts import it from either.
         for home in (parallel, parallel.distributed):
             stack.enter_context(patch.object(home, "DistributedDataParallel", FakeDdp))
         stack.enter_context(patch.object(nn.Module, "_apply", _with_new_parameters))

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.files import write_file
 from binsgdm.recording.recording import Recording, RecordingIsDone, usual_settings
 from binsgdm.recording.single_process_world import World
 
@@ -73,9 +74,11 @@ class _ScriptRun:
         status = 0
         try:
             run_script(self._settings["script"], self._settings["arguments"], is_module=self._settings["is_module"])
+        # All that was asked for is recorded, and the script did nothing wrong.
         except RecordingIsDone:
             pass
         except SystemExit as end:
+            # As Python ends itself: a text goes to stderr and means 1, and the system keeps one byte of a number.
             status = (end.code or 0) & 0xFF if end.code is None or isinstance(end.code, int) else 1
             if isinstance(end.code, str):
                 sys.stderr.write(f"{end.code}\n")
@@ -124,6 +127,7 @@ class _ScriptRun:
 
         before = signal.signal(signal.SIGTERM, end)
         try:
+            # Scripts leave so where threads of theirs would hold up Python's own end.
             with patch.object(os, "_exit", write_and_leave):
                 yield
         finally:
@@ -135,9 +139,7 @@ class _ScriptRun:
             content = self._recording.content()
         except BinsgdmError as error:
             content = {"mistake": str(error)}
-        partial = self._output.with_suffix(".partial")
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        partial.replace(self._output)
+        write_file(self._output, json.dumps(content))
 
 
 def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False) -> None:
@@ -146,10 +148,10 @@ def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False
     sys.argv = [script, *arguments]
     try:
         if is_module:
-            sys.path.insert(0, "")
+            sys.path.insert(0, "")  # as `python -m` does
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(script).resolve().parent))
+            sys.path.insert(0, str(Path(script).resolve().parent))  # as `python script.py` does
             runpy.run_path(script, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = before

@@ -158,6 +158,7 @@ def _of_function(source: str, home: str, name: str, options: ModelOptions) -> Fo
 
 def imported_function(source: str, home: str, name: str) -> Callable[..., Any]:
     """Return the function `name` of the module `home`; messages call it `source`."""
+    # As `python` has it; in the path of an installed command the working directory is missing.
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(home)
@@ -253,7 +254,9 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
 
     def build() -> Task:
         known = inspect.signature(models.get_model_builder(name)).parameters
+        # Detection and segmentation would download the weights of a backbone.
         settings: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in known else {}
+        # Embeddings of positions have the size of the image, where convolutions take any.
         if options.side and name.startswith("vit_"):
             settings["image_size"] = side
         return _of_images(models.get_model(name, weights=None, **settings), options.batch, side)
@@ -263,6 +266,7 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
 
 def _timm(name: str, options: ModelOptions) -> FoundModel:
     _check_known("timm", name)
+    # Likewise.
     has_fixed_side = name.startswith(("vit_", "deit", "beit", "swin", "mixer"))
 
     def build() -> Task:
@@ -315,7 +319,7 @@ def _of_config(name: str, options: ModelOptions) -> FoundModel:
 
     def build() -> Task:
         config = config_class(**data)
-        config.use_cache = False
+        config.use_cache = False  # keys and values are kept for generation alone
         module = model_class(config)
         module.forward = _of_whole_sequences(module.forward)
         return as_task((module, _inputs(module, *options)))
@@ -395,6 +399,7 @@ def _inputs(module: Any, batch: int, length: int | None, side: int | None = None
             f"{head}: takes {module.main_input_name!r}, which has no batch here; write module:function that returns "
             "(module, inputs)"
         )
+    # As Llama's configs name it, and GPT-2's.
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or LONGEST
     tokens = torch.randint(config.get_text_config().vocab_size, (batch, length or min(LONGEST, longest)))
     decoded = {"decoder_input_ids": tokens} if getattr(config, "is_encoder_decoder", False) else {}

@@ -97,6 +97,7 @@ class _Transformer(nn.Module):
     def __init__(self, *, width: int, layers: int, vocabulary: int, length: int) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
+        # Torch draws embeddings with a deviation of 1: shared with the output, they would give far too large scores.
         nn.init.normal_(self.token.weight, std=0.02)
         self.position = nn.Embedding(length, width)
         self.layers = nn.ModuleList(
@@ -234,6 +235,7 @@ class _Llama(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the scores of the next token at every position."""
         hidden = self.token(tokens)
+        # In fp32 whatever the model's format: bf16 tells no two positions above 256 apart.
         places = torch.arange(tokens.shape[1], dtype=torch.float32)
         frequencies = 10000.0 ** (-torch.arange(0, self._head, 2, dtype=torch.float32) / self._head)
         angles = torch.outer(places, frequencies).to(hidden.dtype)
@@ -300,6 +302,7 @@ class UNet(nn.Module):
             kept.append(images)
         for up, joined, before in zip(self.up, self.joined, kept[-2::-1], strict=True):
             larger = up(images)
+            # Convolutions without padding have taken as much off each side.
             edge = (before.shape[2] - larger.shape[2]) // 2
             cropped = before[:, :, edge : edge + larger.shape[2], edge : edge + larger.shape[3]]
             images = joined(torch.cat((cropped, larger), dim=1))

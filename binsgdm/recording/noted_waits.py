@@ -171,6 +171,7 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
 
     def noted_run(self: threading.Thread) -> None:
         recorder.note_thread()
+        # A thread follows what its maker had done when it started it.
         recorder.wait(begun.pop(id(self), NOTHING))
         with counting(recorder):
             run(self)
@@ -188,6 +189,7 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
         with recorder.idle():
             return wait(self, timeout)
 
+    # A class of C, whose methods cannot be patched: it is replaced as a whole.
     class UntimedQueue(queue.SimpleQueue[Any]):
         def get(self, block: bool = True, timeout: float | None = None) -> Any:
             with recorder.idle():
@@ -209,7 +211,7 @@ def _noted_futures(recorder: Recorder) -> Iterator[None]:
     set_result, wait = future.set_result, future.wait
 
     def noted_set_result(self: Any, result: object) -> None:
-        if not isinstance(getattr(self, "mark", None), frozenset):
+        if not isinstance(getattr(self, "mark", None), frozenset):  # a recorded one has its own
             self.mark = recorder.mark()
         set_result(self, result)
 

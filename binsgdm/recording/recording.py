@@ -141,7 +141,9 @@ class Recording:
         gradients, before = [], self._begin_work
         whole = max(self._ready.values(), default=0.0) - self._begin_work
         for number, work in self._ready.items():
+            # Backward is timed as a whole; its work says when each gradient is ready.
             share = (work - before) / whole if whole > 0 else 1.0
+            # Nine digits tell any two gradients apart, and keep the file small.
             gradients.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
             before = work
         return gradients

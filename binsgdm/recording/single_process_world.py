@@ -193,6 +193,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _sum(self, tensors: Sequence[Tensor], opts: Any) -> None:
+        # The mean, the least and the greatest of equal values is that value.
         if getattr(opts, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM:
             for tensor in tensors:
                 tensor.mul_(self._size)
@@ -504,6 +505,7 @@ def alone(
         groups.append(_mesh_group(name, ranks, world.size))
         return RecordingGroup(recorder, len(groups) - 1, options.group_size, name)
 
+    # Torch refuses a name that it knows: once a process, with a maker that is replaced below.
     if RECORDING.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(RECORDING, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
     plugin = dist.Backend._BackendPlugin(create, True)
@@ -511,10 +513,11 @@ def alone(
     wrappers: tuple[Any, ...] = (DistributedDataParallel, FakeDdp)
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (dist.Backend, {"_plugins": {**dist.Backend._plugins, RECORDING.upper(): plugin}}),
-        (dist, made),
+        (dist, made),  # under both names, as scripts import from either
         (c10d, made),
         (torch.autograd, {"backward": _noted_backward(recorder, torch.autograd.backward)}),
         (torch.multiprocessing, {"start_processes": _refuse_processes}),
+        # By its module: the attribute `spawn` of the package is the function.
         (sys.modules["torch.multiprocessing.spawn"], {"start_processes": _refuse_processes}),
         *((wrapper, {"register_comm_hook": _noted_hook(recorder, wrapper.register_comm_hook)}) for wrapper in wrappers),
     ]
@@ -562,6 +565,7 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *others: Any, **named: Any) -> Any:
         del timeout, backend, others
+        # What else may be given is of another backend.
         kept = {key: value for key, value in named.items() if key in ("group_desc", "use_local_synchronization")}
         return original(ranks, backend=RECORDING, **kept)
 
@@ -603,6 +607,7 @@ def _noted_optimizers(
     first: list[Any] = []
 
     def before(optimizer: Any, *_: Any) -> None:
+        # An optimizer that steps another one inside, such as ZeRO's, takes one step.
         if not running:
             recorder.enter_optimizer()
             on_gradients(optimizer)
@@ -613,6 +618,7 @@ def _noted_optimizers(
         if running:
             return
         recorder.leave_optimizer()
+        # Of several optimizers in a step, the first one that ever stepped ends it.
         first[:] = first or [optimizer]
         if optimizer is first[0] and recorder.step_has_ended:
             on_step_end()

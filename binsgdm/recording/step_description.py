@@ -105,13 +105,14 @@ def describe(
     if not trained:
         raise BinsgdmError("the model: no parameter requires a gradient: there is nothing to train; return another")
     work, ready = _WorkSum(causal=causal), dict[str, float]()
+    # There anyway: what backward reads of these is no activation.
     known = {storage_of(tensor) for tensor in (*task.module.parameters(), *task.tensors)}
     kept: list[Tensor] = []  # alive, so that no other storage has the number of one of them
 
     def keep(tensor: Tensor) -> Tensor:
         if storage_of(tensor) not in known:
             known.add(storage_of(tensor))
-            kept.append(tensor.detach())
+            kept.append(tensor.detach())  # with its graph it would keep more
         return tensor
 
     def note(name: str) -> Callable[[Tensor], None]:
@@ -327,6 +328,7 @@ def _checkpointed(model: FoundModel, options: StepOptions, source: str) -> tuple
     None is returned of a model without such blocks, or without products, or that torch's checkpoint does not take.
     """
     task = _made(model, options, source)
+    # Of a model made anew, since checkpointing changes the module.
     blocks = len(repeated_blocks(task.module))
     if not blocks:
         return None, 0
@@ -361,7 +363,7 @@ def _failures_explained(source: str, what: str) -> Iterator[None]:
     try:
         yield
     except BinsgdmError as error:
-        if source in str(error):
+        if source in str(error):  # it is named already
             raise
         raise BinsgdmError(f"{source}: {error}") from error.__cause__
     except Exception as error:
@@ -387,6 +389,7 @@ def _plain(
     gradient_bytes = num_elements * description.dtype.itemsize
     products = [("forward", description.forward), ("backward", description.backward)]
     libraries = ["torch", *([model.library] if model.library else [])]
+    # Without the build, such as +cpu, which changes no count.
     versions = [f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in libraries]
     first = next((tensor for tensor in task.tensors if tensor.dim() > 1), None)
     of_a_sample: tuple[int, ...] = () if first is None else tuple(first.shape[1:])

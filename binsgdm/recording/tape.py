@@ -107,6 +107,7 @@ class Tape:
         with self._lock:
             on = self._streams[stream]
             last = on.operations[-1] if on.is_open else None
+            # A wait stands before an operation: what is computed after it is a new one.
             if isinstance(last, Computed) and last.part == part and not on.waits:
                 return last
             work: Computed = self._append(stream, Computed(part=part))
@@ -174,7 +175,9 @@ def period(tape: Tape, cuts: Sequence[tuple[int, ...]], skipped: int) -> tuple[i
     shapes = [_shape(_cut_out(tape, *pair)[0]) for pair in pairwise(ends)]
     number, notes = len(shapes), []
     lengths = range(1, number // 2 + 1)
+    # A row of steps repeats throughout where the steps equal themselves, shifted by its length.
     length = next((count for count in lengths if shapes[count:] == shapes[:-count]), number)
+    # From the end: what is left over at the beginning is no whole row.
     rows = [_cut_out(tape, ends[last - length], ends[last]) for last in range(number, length - 1, -length)]
     (streams, num_dropped), times = rows[0], len(rows)
     for stream, operations in enumerate(streams):

@@ -183,6 +183,7 @@ def refusal(probed: Facts, smi: Sequence[Facts], environment: Mapping[str, str],
         return ""
     torch = f"torch {versions['torch']}"
     hidden = next((name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in environment), "")
+    # From the surest reason on: the later ones are guesses from what is missing.
     if any(words in error for words in TAKEN):
         reason = f"others hold the card ({error}): wait until they have ended"
     elif cards:
