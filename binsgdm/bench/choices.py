@@ -115,11 +115,6 @@ class SystemChoice:
         return self if default == self.topology else replace(self, options={**self.options, "topology": default})
 
     @property
-    def is_hierarchical(self) -> bool:
-        """Whether a node averages before payloads go between nodes."""
-        return self.topology in BETWEEN_NODES
-
-    @property
     def topology_among_equals(self) -> str:
         """The topology, or that between nodes where a node averages first."""
         return BETWEEN_NODES.get(self.topology, self.topology) or SYSTEMS[self.name].topologies[0]

@@ -56,6 +56,7 @@ class Ranks:
         """Return the element-wise maximum over all ranks."""
         if self.groups is None or not seconds:
             return list(seconds)
+        # In fp64, which holds microseconds of a long run.
         values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
         guarded(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX))
         return [float(value) for value in values.tolist()]

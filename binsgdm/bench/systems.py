@@ -28,7 +28,7 @@ from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.base import Cut, GradientBucket, Shapes
 from binsgdm.compressors.compressor import CompressorAverager
 from binsgdm.compressors.registry import make
-from binsgdm.compressors.topologies import Pieces, ScatterReduce
+from binsgdm.compressors.topologies import BETWEEN_NODES, Pieces, ScatterReduce
 from binsgdm.kernels import host_loops
 from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
@@ -108,7 +108,7 @@ def _group_sizes(system: SystemChoice, ranks: Ranks) -> list[int]:
 
     A merge is timed with two numbers of vectors where none is given by the ranks that measure.
     """
-    known = ranks.num_nodes if system.is_hierarchical else ranks.world_size
+    known = ranks.num_nodes if system.topology in BETWEEN_NODES else ranks.world_size
     if known > 1:
         return [known]
     return [ASSUMED_SIZE, MANY_VECTORS * ASSUMED_SIZE] if system.is_scatter_reduce else [ASSUMED_SIZE]

@@ -194,6 +194,7 @@ class BinSGDM(OneBitOptimizer):
         self.check_attached()
         step, found_inf = self.coming_step, self._scaler_saw_inf()
         session, refused = self.session, None
+        # First, since a scheduler may have moved momentum since the last step, and settings are checked next.
         take_momentum(self.param_groups)
         try:
             self._check_live_settings(session)

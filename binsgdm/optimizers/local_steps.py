@@ -132,7 +132,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         why = "the host counts steps to know when to exchange"
         streams.check_not_captured(self._where, self.parameters[0].device, why)
         self._check_since_last_step()
-        self._is_stepping = True
+        self._is_stepping = True  # the inner optimizer refuses steps that do not come from here
         try:
             loss = self._inner_step(closure)
         finally:
@@ -350,6 +350,7 @@ class LocalSGD(LocalStepsOptimizer):
 
     def _after_step(self) -> None:
         if self.num_steps % self._inner_steps == 0:
+            # Before anything is sent: a rank at another step would average what does not belong together.
             self._check_ranks(event=0)
             self._transport.run(averaged(self.parameters, self._wire_dtype, self._member.world_size))
 

@@ -153,6 +153,7 @@ class OneBitAdam(OneBitOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the first step and before the optimizer joins others."""
+        # The flat order of all parameters is what residuals and chunks are cut by.
         if self.param_groups and (self.param_groups[0].get("step") or self._member.world_size > 1):
             raise BinsgdmError("OneBitAdam: add_param_group after the first step; add all parameters before")
         super().add_param_group(param_group)
@@ -197,6 +198,7 @@ class OneBitAdam(OneBitOptimizer):
         self._comparisons.note(parameters)
         self._set_all("step", context.step)
         if residuals is None:
+            # After the step, whose gradient the frozen variance is to hold.
             yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True, device="cpu")
 

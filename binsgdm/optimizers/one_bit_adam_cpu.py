@@ -110,6 +110,7 @@ class CpuPasses:
             with stage("encode"):
                 arguments = tables.places, tables.factors, residuals.worker, bits, counts
                 sent = cpu_adam.encode_momenta(self._cut, *arguments)
+            # A rank alone would encode the same values once more, which changes no bit.
             if context.world_size == 1 and self._owes_nothing(residuals.server):
                 rows = sent
             else:
@@ -159,6 +160,7 @@ class CpuPasses:
         versions = [variance._version for variance in variances]
         is_known = versions == self._versions and len(variances) == len(self._variances)
         if self._valid is None or not is_known or not all(map(is_, variances, self._variances)):
+            # A pass over all variances, which the compression stage never changes.
             self._valid = cpu_adam.pack_valid(self._cut, tables.places)
             self._variances, self._versions = variances, versions
         return self._valid

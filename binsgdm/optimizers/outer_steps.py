@@ -163,6 +163,7 @@ class Fragment:
 
     def stepped(self, mean: torch.Tensor, settings: OuterSettings) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outer parameters and momentum after a step of SGD along the mean, as torch.optim.SGD does it."""
+        # Both are new tensors: where the exchange fails, the old ones are still whole.
         momentum = self.momentum * settings.outer_momentum + mean
         along = mean.add(momentum, alpha=settings.outer_momentum) if settings.nesterov else momentum
         return self.outer.add(along, alpha=-settings.outer_lr), momentum

@@ -62,6 +62,7 @@ class Quantization:
 
     def draw(self, index: int, context: RankContext, out: torch.Tensor) -> None:
         """Write the residual of a bucket's elements before the first step."""
+        # Step 0, which no step of training has: its draws are used nowhere else.
         key = replace(context, step=0).key(self.stream)
         for lo in range(0, out.numel(), _DRAWN_NUMEL):  # or it would be there twice, beside what draws take
             piece, start = out[lo : lo + _DRAWN_NUMEL], self.starts[index] + lo

@@ -110,6 +110,7 @@ def compress_replicas(  # noqa: PLR0913
         call.settings = {**chosen, "optimizer": type(optimizer).__name__, "parameters": shapes}
         if SYSTEMS[system].needs_equal_threads:
             call.settings["torch.get_num_threads()"] = torch.get_num_threads()
+    # Before the first comparison of shards, which nodes that were built apart would not pass.
     copy_first_node(parameters, groups)
     kind = SYSTEMS[system]
     saved = {**chosen, "topology": topology or kind.topologies[0], **kind.options, **options}

@@ -126,6 +126,7 @@ def compress_gradients(  # noqa: PLR0913
     saved = {"system": system, "seed": seed, "topology": used, **SYSTEMS[system].options, **options}
     groups = grouping.make(local, timeout, call.device, members)
     exchange = GradientExchange(model, end, groups, seed=seed, on_sent=on_sent, settings=saved)
+    # Last: DDP takes one hook in its life, and a rank that refused before has none.
     model.register_comm_hook(exchange, exchange_bucket)
     setattr(model, COMPRESSED, exchange)
     return exchange

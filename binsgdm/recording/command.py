@@ -139,6 +139,7 @@ def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
         asked = settings["warm_up"] + settings["steps"]
         arguments = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
         command = [sys.executable, "-m", "binsgdm.recording.isolated_process", arguments]
+        # Shown by this process: what the script prints is its own, and torch may be silent for minutes.
         with _progress(steps, asked):
             # What the script prints is not our result.
             output = subprocess.DEVNULL if sys.stderr is None else sys.stderr

@@ -33,7 +33,7 @@ _TRACES = "_are_we_tracing"
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
 
-class FakeBucket:
+class _FakeBucket:
     """What a hook asks of `dist.GradBucket`."""
 
     def __init__(self, index: int, parameters: list[nn.Parameter], *, is_last: bool) -> None:
@@ -41,28 +41,22 @@ class FakeBucket:
         self._buffer = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
 
     def index(self) -> int:
-        """Return its number."""
         return self._index
 
     def buffer(self) -> Tensor:
-        """Return its gradients in one tensor (N)."""
         return self._buffer
 
     def set_buffer(self, buffer: Tensor) -> None:
-        """Take another tensor in its place."""
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
-        """Return views of its gradients."""
         parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
         return [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return its parameters."""
         return self._parameters
 
     def is_last(self) -> bool:
-        """Tell whether no other bucket follows."""
         return self._is_last
 
 
@@ -96,7 +90,7 @@ class FakeDdp(nn.Module):
         self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._order: list[nn.Parameter] = []  # in which gradients were ready in this backward
         self._buckets: list[list[nn.Parameter]] = [self._trained]
-        self._futures: list[tuple[FakeBucket, Any]] = []
+        self._futures: list[tuple[_FakeBucket, Any]] = []
         self._num_steps = 0
         for parameter in self._trained:
             parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
@@ -133,7 +127,7 @@ class FakeDdp(nn.Module):
             number = len(self._futures)
             if not all(id(needed) in ready for needed in self._buckets[number]):
                 return
-            bucket = FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
+            bucket = _FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
             self._futures.append((bucket, self._hook(self._state or self.process_group, bucket)))
 
     def _finish(self) -> None:
@@ -152,7 +146,7 @@ class FakeDdp(nn.Module):
         self._order, self._futures = [], []
 
 
-def _mean(group: Any, bucket: FakeBucket) -> Any:
+def _mean(group: Any, bucket: _FakeBucket) -> Any:
     """Average as DDP does without a hook: the division comes first."""
     buffer = bucket.buffer().div_(group.size())
     return dist.all_reduce(buffer, group=group, async_op=True).get_future()

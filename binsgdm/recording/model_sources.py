@@ -78,6 +78,7 @@ def find(source: str, options: ModelOptions) -> FoundModel:
     """
     home, _, name = source.partition(":")
     libraries = {**_IMAGE_LIBRARIES, "transformers": _of_config}
+    # A path may hold a colon, as on Windows, or none: a config is known by its end.
     if home not in libraries and (source.endswith(".json") or Path(source, "config.json").is_file()):
         home, name = "transformers", source
     if not name or home not in libraries:
@@ -122,6 +123,7 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         )
     known = [*definitions, *LLAMAS, "unet", *NAMES]
     for library, find_it in _IMAGE_LIBRARIES.items():
+        # A plain name is one of an installed library, where none that is shipped has it.
         if importlib.util.find_spec(library) is not None:
             names = _names_in(library)
             if name in names:

@@ -39,6 +39,7 @@ def in_dtype(task: Task, dtype: torch.dtype) -> Task:
 
     Parameters are replaced one by one, since `Module.to` cannot do it with fake ones; shared ones stay shared.
     """
+    # By identity, so that parameters which two modules share stay one.
     made: dict[int, Any] = {}
 
     def cast(tensor: Any) -> Any:
@@ -116,7 +117,9 @@ class _Transformer(nn.Module):
         return functional.linear(self.norm(hidden), self.token.weight)
 
 
-def _transformer(*, width: int, layers: int, vocabulary: int = 8192, length: int = 64) -> Builder:
+def _transformer(*, width: int, layers: int, vocabulary: int = 8192) -> Builder:
+    length = 64
+
     def build_it(batch: int) -> Any:
         tokens = torch.randint(vocabulary, (batch, length + 1))
 
@@ -218,6 +221,7 @@ class _Block(nn.Module):
 
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """Return the residual stream after the block."""
+        # Norms stand before what they feed, as in Llama, so that the residual stream itself is never scaled.
         hidden = hidden + self.attention(self.attention_norm(hidden), cosine, sine)
         inner = self.norm(hidden)
         return hidden + self.down(functional.silu(self.gate(inner)) * self.up(inner))  # type: ignore[no-any-return]

@@ -130,6 +130,7 @@ def noted_cuda_streams(recorder: Recorder) -> Iterator[None]:
     record, wait, synchronize = event_class.record, event_class.wait, event_class.synchronize
 
     def noted_record(self: Any, stream: Any = None) -> None:
+        # As torch takes it where none is given.
         on = torch.cuda.current_stream() if stream is None else stream
         recorder.clock.lap(number_of(on), recorder.part, on)
         self.recorded_mark = recorder.tape.mark(number_of(on))

@@ -48,6 +48,7 @@ def work_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 
     Source: torch.utils.flop_counter, but for backward of convolutions and attention on a CPU (`FLOPS`).
     """
+    # Operators of another library than torch may have none.
     packet = getattr(operator, "_overloadpacket", None)
     count = FLOPS.get(packet) or OTHERS_FLOPS.get(operator._schema.name)
     if count is not None:

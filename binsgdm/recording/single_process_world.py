@@ -247,6 +247,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         self, output: Tensor, source: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
     ) -> RecordedWork:
         """Exchange the parts of one tensor."""
+        # Sizes that differ hang on what other ranks have, of which a recording knows nothing.
         self.check_alike([*output_sizes, *sizes], "all_to_all")
         return self._noted(
             "all_to_all", [source], [output], lambda: self._repeat(source.reshape(self._size, -1)[0], output)
@@ -385,7 +386,7 @@ class FunctionalCollectives:
 _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
 
 
-class AloneStore(_Store):  # type: ignore[misc]
+class _AloneStore(_Store):  # type: ignore[misc]
     """Keeps what this rank sets, and refuses to wait for what another one would."""
 
     def __init__(self, world_size: int) -> None:
@@ -394,11 +395,9 @@ class AloneStore(_Store):  # type: ignore[misc]
         self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Keep a value."""
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
     def get(self, key: str) -> bytes:
-        """Return a value that this rank has set."""
         self.wait([key])
         return self._values[key]
 
@@ -409,17 +408,14 @@ class AloneStore(_Store):  # type: ignore[misc]
         return total
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value if it is what is expected."""
         if self._values.get(key, expected.encode()) == expected.encode():
             self.set(key, desired)
         return self._values[key]
 
     def check(self, keys: list[str]) -> bool:
-        """Tell whether all keys are set."""
         return all(key in self._values for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
-        """Refuse keys that are not set."""
         for key in keys:
             if key not in self._values:
                 raise BinsgdmError(
@@ -428,11 +424,9 @@ class AloneStore(_Store):  # type: ignore[misc]
                 )
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key."""
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """Return the number of keys."""
         return len(self._values)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -531,6 +525,7 @@ def alone(
             yield groups
         finally:
             if dist.is_initialized():
+                # Also where the script has failed: the next recording makes its own.
                 dist.destroy_process_group()
 
 
@@ -543,7 +538,7 @@ def _refuse_processes(*_: Any, **__: Any) -> NoReturn:
 
 def _init_alone(world: World) -> Callable[..., None]:
     original = c10d.init_process_group
-    store = AloneStore(world.size)  # kept here: torch keeps the part of it that is not Python's alone
+    store = _AloneStore(world.size)  # kept here: torch keeps the part of it that is not Python's alone
 
     @functools.wraps(original)
     def init_process_group(

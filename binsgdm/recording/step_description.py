@@ -132,6 +132,7 @@ def describe(
     finally:
         for handle in handles:
             handle.remove()
+    # DDP would wait for these for ever, and no order of gradients would be that of a training.
     if missing := [name for name, _ in trained if name not in ready]:
         raise BinsgdmError(
             f"the model: {len(missing)} of {len(trained)} parameters get no gradient, such as {missing[0]!r}: use all "

@@ -272,6 +272,7 @@ class CardRun:
     def set_part(self, name: str, **state: Any) -> None:
         """Note how far a part is, and write card.json; a reader sees what was there before, or all of it."""
         self.content["parts"][name] = state
+        # At each change, so that whoever ends this run loses one part at most.
         write_file(self._folder / CARD_FILE, json.dumps(self.content, indent=1) + "\n")
 
     def _is_good(self, part: Part) -> bool:

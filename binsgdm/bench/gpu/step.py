@@ -23,14 +23,14 @@ Layout = tuple[tuple[int, ...], ...]
 """Shapes of parameters, in the order of the model."""
 
 
-def bert(*, width: int, layers: int, vocabulary: int = 30522, positions: int = 512) -> Layout:
+def bert(*, width: int, layers: int, vocabulary: int = 30522) -> Layout:
     """Return the parameters of BERT with both pre-training heads."""
     wide = 4 * width
     norm: Layout = ((width,), (width,))
     square: Layout = ((width, width), (width,))
     layer: Layout = (*square * 4, *norm, (wide, width), (wide,), (width, wide), (width,), *norm)
     heads: Layout = ((vocabulary,), *square, *norm, (2, width), (2,))
-    return ((vocabulary, width), (positions, width), (2, width), *norm, *layer * layers, *square, *heads)
+    return ((vocabulary, width), (512, width), (2, width), *norm, *layer * layers, *square, *heads)
 
 
 def resnet50() -> Layout:
