@@ -99,7 +99,7 @@ class Training:
 
 
 def are_equal(ones: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
-    return all(same_bits(one, other) for one, other in zip(ones, others, strict=True))
+    return all(same_bits(*pair) for pair in zip(ones, others, strict=True))
 
 
 @pytest.mark.slow
