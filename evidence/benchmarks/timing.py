@@ -85,13 +85,13 @@ class Checkout:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
             start = time.perf_counter()
             words = [sys.executable, *case.arguments]
-            given: dict[str, Any] = {
+            settings: dict[str, Any] = {
                 "cwd": folder,
                 "env": self.environment,
                 "stdout": out,
                 "stderr": subprocess.DEVNULL,
             }
-            process = subprocess.Popen(words, **given)
+            process = subprocess.Popen(words, **settings)
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - start
             process.returncode = os.waitstatus_to_exitcode(status)

@@ -66,7 +66,7 @@ class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bandwidths: tuple[Bandwidth, ...]
 
     def __post_init__(self) -> None:
-        _check_given(self, "layouts", "bandwidths")
+        _check_filled(self, "layouts", "bandwidths")
         for text in self.layouts:
             Layout.parse(text)
 
@@ -170,7 +170,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training_seconds: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        _check_given(self, "models", "strategies", "points")
+        _check_filled(self, "models", "strategies", "points")
         labels = [spec.label for spec in self.specs]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"strategies: {twice[0]!r}: is given twice; give each once")
@@ -283,21 +283,21 @@ def launches(campaign: Campaign) -> list[Launch]:
 
     A machine drifts over hours. Models measured once at the beginning would miss this drift.
     """
-    found = [
+    planned = [
         Launch.of("links", layout, campaign.links.arguments, rate=rate, threads=campaign.threads, speed=campaign.speed)
         for layout, rate in campaign.links.settings
     ]
     if campaign.by_layout:
-        return [*found, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
+        return [*planned, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
     for layout in campaign.layouts:
-        found += [_launch(campaign, part, layout) for part in ("kernels", "messages", "beside")]
+        planned += [_launch(campaign, part, layout) for part in ("kernels", "messages", "beside")]
     training = [_launch(campaign, "training", *setting) for setting in campaign.settings]
     # Rounded up, so that no training is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
-        found += [launch for layout in campaign.layouts for launch in _models(campaign, layout, start)]
-        found += training[start * step : (start + 1) * step]
-    return found
+        planned += [launch for layout in campaign.layouts for launch in _models(campaign, layout, start)]
+        planned += training[start * step : (start + 1) * step]
+    return planned
 
 
 def _of_layout(campaign: Campaign, layout: Layout) -> Iterator[Launch]:
@@ -345,7 +345,7 @@ def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
     what: Iterable[object]
     if part == "kernels":
         sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-        systems = (word for one in specs if (text := one.kernels_argument) for word in ("--system", text))
+        systems = (word for spec in specs if (text := spec.kernels_argument) for word in ("--system", text))
         what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
     elif part == "messages":
         what = in_place(campaign.message_seconds)
@@ -356,7 +356,7 @@ def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
     else:
         seconds = campaign.training_seconds if part == "training" else campaign.own_work_seconds
         models = (word for model in campaign.models for word in ("--model", model))
-        trained = (word for one in specs for word in ("--strategy", one.argument))
+        trained = (word for spec in specs for word in ("--strategy", spec.argument))
         step = ("--batch", campaign.batch, "--max-seconds", seconds, "--bucket-cap-mb", _bucket_cap_mb(chosen))
         what = ("training", *models, *trained, *step, *(("--without-messages",) if part == "own_work" else ()))
     return Launch.of(
@@ -387,7 +387,7 @@ def file_stem(name: str) -> str:
     return re.sub(r"\W+", "-", name)
 
 
-def _check_given(struct: Struct, *names: str) -> None:
+def _check_filled(struct: Struct, *names: str) -> None:
     """Refuse empty lists.
 
     Raises:

@@ -39,7 +39,7 @@ differ by 14 %. A judgment: work follows the speed of a core in full, and a prob
 
 def probed_slowness_s(whole: MeasurementFile) -> float:
     """Return what the probes of a launch took: the geometric mean of their medians [s]."""
-    medians = [statistics.median(one.values) for one in whole.series if one.kind == "speed"]
+    medians = [statistics.median(series.values) for series in whole.series if series.kind == "speed"]
     if not medians:
         raise SimnetError(f"{whole.command}: no series of kind speed: measure again with --speed")
     return statistics.geometric_mean(medians)
@@ -60,18 +60,20 @@ class Repeated:
     @classmethod
     def of(cls, launches: Sequence[MeasurementFile], name: str = "") -> "Repeated":
         """Collect the series, but probes and those of single ranks, that all of some launches have."""
-        found = [
+        medians = [
             {
-                f"{one.kind} {one.name} {json.dumps(one.labels, sort_keys=True)}": statistics.median(one.values)
-                for one in whole.series
-                if one.kind != "speed" and "rank" not in one.labels and name in {"", one.name}
+                f"{series.kind} {series.name} {json.dumps(series.labels, sort_keys=True)}": statistics.median(
+                    series.values
+                )
+                for series in whole.series
+                if series.kind != "speed" and "rank" not in series.labels and name in {"", series.name}
             }
             for whole in launches
         ]
-        common = [key for key in found[0] if all(key in one for one in found)]
+        common = [key for key in medians[0] if all(key in of_launch for of_launch in medians)]
         return cls(
             slowness_s=tuple(map(probed_slowness_s, launches)),
-            times_s=tuple(tuple(one[key] for one in found) for key in common),
+            times_s=tuple(tuple(of_launch[key] for of_launch in medians) for key in common),
         )
 
     @property
@@ -123,10 +125,10 @@ def fit(repeated: Sequence[Repeated], known: SpeedFit | None = None) -> SpeedFit
     """
     # Centred: only differences between launches of the same thing say how it follows the probes.
     pairs = [
-        (_centred(one.slowness_s), _centred(times_s))
-        for one in repeated
-        for times_s in one.times_s
-        if len(one.slowness_s) > 1
+        (_centred(same.slowness_s), _centred(times_s))
+        for same in repeated
+        for times_s in same.times_s
+        if len(same.slowness_s) > 1
     ]
     freedom = sum(len(slow) - 1 for slow, _ in pairs)
     if not freedom:
@@ -178,8 +180,8 @@ class Speeds:
         """Fit to the launches of every part and layout that was measured in place."""
         launches = fit([Repeated.of(files).together for files in by_part])
         # A step is predicted from steps: their phases scatter more.
-        own = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
-        return cls(launches=launches, own_work=fit(own, launches))
+        own_steps = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
+        return cls(launches=launches, own_work=fit(own_steps, launches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,15 +208,15 @@ class OwnWork:
             strategy: its label.
             slowness_s: of the machine; None takes each launch as it was.
         """
-        found = []
+        seconds = []
         for whole in self.launches:
-            values = [one.values for one in whole.series if _is_step(one, model, strategy)]
+            values = [series.values for series in whole.series if _is_step(series, model, strategy)]
             if not values:
                 raise SimnetError(f"own work of {model} with {strategy}: not measured: measure own_work again")
             own_s = probed_slowness_s(whole)
             factor = 1.0 if slowness_s is None else self.speeds.launches.factor(slowness_s, own_s)
-            found.append(statistics.median(values[0]) * factor)
-        return statistics.geometric_mean(found)
+            seconds.append(statistics.median(values[0]) * factor)
+        return statistics.geometric_mean(seconds)
 
     @property
     def slowness_s(self) -> float:
@@ -243,12 +245,12 @@ def at_one_speed(files: Sequence[MeasurementFile], speed: SpeedFit) -> tuple[lis
 
 def _scaled(whole: MeasurementFile, factor: float) -> MeasurementFile:
     # What was measured, probes too: scaled files are fitted and not asked for their speed again.
-    series = tuple(replace(one, values=tuple(value * factor for value in one.values)) for one in whole.series)
+    series = tuple(replace(each, values=tuple(value * factor for value in each.values)) for each in whole.series)
     return replace(whole, series=series)
 
 
 def predict_point(  # noqa: PLR0913, PLR0917
-    scenario: Scenario, series: Series, setup: Setup, own: OwnWork, slowness_s: float, form: Form = CHOSEN
+    scenario: Scenario, series: Series, setup: Setup, own_work: OwnWork, slowness_s: float, form: Form = CHOSEN
 ) -> TrainedPoint:
     """Predict one measured step.
 
@@ -256,25 +258,25 @@ def predict_point(  # noqa: PLR0913, PLR0917
         scenario: gives workload, calibration and draws.
         series: the measured step.
         setup: nodes, ranks and NIC of the measurement.
-        own: the own work on this layout.
+        own_work: on this layout.
         slowness_s: of the machine in the launch that trained.
         form: what is taken into account.
     """
     there = training_steps.scenario_of_step(scenario, series, setup)
     model, strategy = str(series.labels["model"]), StrategySpec.of_labels(series.labels).label
-    own_s = own.seconds(model, strategy, slowness_s if form.at_speed else None)
-    speeds, is_serial = own.speeds, own.shares_cores and not form.hides
-    host = speeds.launches.factor(slowness_s, own.messages_slowness_s) if form.at_speed else 1.0
+    own_s = own_work.seconds(model, strategy, slowness_s if form.at_speed else None)
+    speeds, is_serial = own_work.speeds, own_work.shares_cores and not form.hides
+    host = speeds.launches.factor(slowness_s, own_work.messages_slowness_s) if form.at_speed else 1.0
     reach = (
-        speeds.own_work.reach(len(own.launches), slowness_s, own.slowness_s),
-        speeds.launches.reach(own.num_message_launches, slowness_s, own.messages_slowness_s),
+        speeds.own_work.reach(len(own_work.launches), slowness_s, own_work.slowness_s),
+        speeds.launches.reach(own_work.num_message_launches, slowness_s, own_work.messages_slowness_s),
     )
     draws = there.run.draws or 0
     # One deviation for both: they are times of one launch.
-    deviations = zip(*(intervals.error_factors(one, draws) for one in reach), strict=True)
+    deviations = zip(*(intervals.error_factors(end, draws) for end in reach), strict=True)
     drawn = [
-        _step_s(one, own_s * by_own, host * by_host, is_serial=is_serial)
-        for one, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
+        _step_s(there, own_s * by_own, host * by_host, is_serial=is_serial)
+        for there, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
     ]
     endless = training_steps.with_endless_nics(there)
     return TrainedPoint.of(
@@ -283,7 +285,7 @@ def predict_point(  # noqa: PLR0913, PLR0917
         predicted=_step_s(there, own_s, host, is_serial=is_serial),
         interval=intervals.middle_90_percent(drawn) if drawn else None,
         without_network_s=_step_s(endless, own_s, host, is_serial=is_serial),
-        slowness=slowness_s / own.slowness_s,
+        slowness=slowness_s / own_work.slowness_s,
     )
 
 
@@ -292,7 +294,7 @@ def _step_s(scenario: Scenario, own_s: float, host: float, *, is_serial: bool) -
     prepared = PreparedScenario(replace(scenario, calibration=_with_host(scenario.calibration, host)))
     plan = prepared.plan(scenario.strategy)
     timed = prepared.timed(plan)
-    computed_s = sum(one.seconds for stream in timed for one in stream if isinstance(one, Compute))
+    computed_s = sum(operation.seconds for stream in timed for operation in stream if isinstance(operation, Compute))
     streams = _streams(timed, own_s / computed_s, is_serial=is_serial)
     return prepared.iteration_s(StrategyPlan(scenario.strategy, replace(plan.program, streams=streams)))
 
@@ -300,13 +302,16 @@ def _step_s(scenario: Scenario, own_s: float, host: float, *, is_serial: bool) -
 def _streams(streams: Streams, factor: float, *, is_serial: bool) -> Streams:
     """Return streams whose compute takes longer by a factor; serial ones are one stream, in which nothing overlaps."""
     scaled = tuple(
-        tuple(replace(one, seconds=one.seconds * factor) if isinstance(one, Compute) else one for one in stream)
+        tuple(
+            replace(operation, seconds=operation.seconds * factor) if isinstance(operation, Compute) else operation
+            for operation in stream
+        )
         for stream in streams
     )
     if not is_serial:
         return scaled
-    return (tuple(replace(one, after=()) for kind in (Compute, Communicate) for stream in scaled
-                  for one in stream if isinstance(one, kind)),)  # fmt: skip
+    return (tuple(replace(operation, after=()) for kind in (Compute, Communicate) for stream in scaled
+                  for operation in stream if isinstance(operation, kind)),)  # fmt: skip
 
 
 def _with_host(calibration: Calibration, factor: float) -> Calibration:

@@ -87,14 +87,14 @@ class LayoutFit:
         by_strategies: a calibration for each set of strategies without two variants of one system; they differ in
             kernels alone.
         residuals: of all fits.
-        own: the own work, if it was measured.
+        own_work: if it was measured.
         poor_kernels: mean errors of kernels above `BOUND` by series; only where own work stands for kernels.
     """
 
     layout: Layout
     by_strategies: tuple[StrategiesFit, ...]
     residuals: tuple[Comparison, ...]
-    own: OwnWork | None = None
+    own_work: OwnWork | None = None
     poor_kernels: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -104,8 +104,8 @@ class LayoutFit:
 
     def calibration_of(self, spec: StrategySpec) -> Calibration:
         """Return the calibration with the kernels of a trained strategy."""
-        mine = (one.calibration for one in self.by_strategies if spec in one.specs)
-        return next(mine, self.calibration)
+        calibrations = (of_set.calibration for of_set in self.by_strategies if spec in of_set.specs)
+        return next(calibrations, self.calibration)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,14 +139,14 @@ class _Measured:
 
     @cached_property
     def launches(self) -> list[campaigns.Launch]:
-        found = campaigns.launches(self.campaign)
-        missing = [launch.name for launch in found if not launch.path(self.folder).exists()]
+        launches = campaigns.launches(self.campaign)
+        missing = [launch.name for launch in launches if not launch.path(self.folder).exists()]
         if missing:
             raise SimnetError(
-                f"{self.folder}: {len(missing)} of {len(found)} measurements are missing, such as {missing[0]}.json: "
-                f"go on with python -m evidence.lab run CAMPAIGN -o {self.folder}"
+                f"{self.folder}: {len(missing)} of {len(launches)} measurements are missing, such as "
+                f"{missing[0]}.json: go on with python -m evidence.lab run CAMPAIGN -o {self.folder}"
             )
-        return found
+        return launches
 
     def paths(self, *parts: str, layout: Layout, model: str = "") -> list[Path]:
         """Return the files of some parts on a layout, and of one model if it is named."""
@@ -205,8 +205,8 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
                         calibration = fit.calibration_of(StrategySpec.of_labels(step[0].labels))
                         there = structs.replace(scenario, calibration=calibration)
                         steps.append(PointToPredict(fit=fit, scenario=there, step=step, slowness_s=slowness_s))
-    points = tuple(_predict(one, CHOSEN) for one in watched(steps))
-    undrawn = [replace(one, scenario=structs.replace(one.scenario, run=RunSettings(draws=0))) for one in steps]
+    points = tuple(_predict(step, CHOSEN) for step in watched(steps))
+    undrawn = [replace(step, scenario=structs.replace(step.scenario, run=RunSettings(draws=0))) for step in steps]
     return CampaignResult(
         campaign=campaign,
         points=points,
@@ -215,7 +215,7 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
         proofs=tuple(proofs),
         speeds=speeds,
         alternatives={
-            name: tuple(_predict(one, form) for one in undrawn)
+            name: tuple(_predict(step, form) for step in undrawn)
             for name, form in (ALTERNATIVES if speeds else {}).items()
         },
     )
@@ -223,21 +223,21 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
 
 def _predict(point: PointToPredict, form: Form | None) -> TrainedPoint:
     """Predict in a form; None adds up kernels and models, as all predictions do where no own work was measured."""
-    own = point.fit.own
-    if form is None or own is None or point.slowness_s is None:
+    own_work = point.fit.own_work
+    if form is None or own_work is None or point.slowness_s is None:
         # The model's own error was found on campaigns: with it, an interval would be judged by what it was made of.
         return training_steps.predict_point(point.scenario, *point.step, with_model_error=False)
-    return local_work.predict_point(point.scenario, *point.step, own, point.slowness_s, form)
+    return local_work.predict_point(point.scenario, *point.step, own_work, point.slowness_s, form)
 
 
 def _scenario(fit: LayoutFit, workload: str, name: str, draws: int) -> Scenario:
     """Return a scenario whose nodes, NIC and strategy `predict_point` replaces by those of each point."""
     link = Link(bytes_per_s=training_steps.INFINITE_BANDWIDTH, alpha_s=Duration(0))
-    given = RawScenario(data={"name": name, **parse_toml(workload, name)}, origins={(): name})
+    raw = RawScenario(data={"name": name, **parse_toml(workload, name)}, origins={(): name})
     return Scenario(
         name=name,
         cluster=Cluster(name="lab", **fit.layout._asdict(), intra_node=link, inter_node=link),
-        workload=given.converted(Workload),
+        workload=raw.converted(Workload),
         calibration=fit.calibration,
         strategy=DenseAllReduce(),
         run=RunSettings(draws=draws),
@@ -258,18 +258,22 @@ def _fit(measured: _Measured, layout: Layout, draws: int, speeds: Speeds | None)
         messages = _with_files(in_place, files)
     sets = variants(campaigns.strategies_on(campaign, layout))
     by_set = _fit_sets(train, messages, sets, FitOptions(bound=BOUND, draws=draws))
-    parts = list({id(part): part for one in by_set for part in one}.values())
+    parts = list({id(part): part for of_set in by_set for part in of_set}.values())
     used = {f"{KERNEL}{name}" for name in _kernels(campaign)}
     # Links count, and kernels that a trained strategy runs.
-    judged = [one for one in checked_residuals(parts) if not one.series.startswith(KERNEL) or one.series in used]
+    judged = [
+        residual
+        for residual in checked_residuals(parts)
+        if not residual.series.startswith(KERNEL) or residual.series in used
+    ]
     # Where own work is measured, kernels serve another form alone: their scatter refuses no prediction.
     errors = {series: mean_error(rows) for series, rows in by_series(judged).items() if series.startswith(KERNEL)}
     poor = {series: error for series, error in errors.items() if error > BOUND} if speeds is not None else {}
-    check_errors([one for one in judged if one.series not in poor], BOUND)
+    check_errors([residual for residual in judged if residual.series not in poor], BOUND)
     head, comment = calibration_file.header(train, in_place), calibration_file.comment(train, in_place)
-    own = None
+    own_work = None
     if speeds is not None:
-        own = OwnWork(
+        own_work = OwnWork(
             launches=tuple(measured.of("own_work", layout).measurements),
             messages_slowness_s=slowness_s,
             num_message_launches=len(in_place.files),
@@ -277,15 +281,15 @@ def _fit(measured: _Measured, layout: Layout, draws: int, speeds: Speeds | None)
         )
     return LayoutFit(
         layout=layout,
-        by_strategies=tuple(_of_sets(sets, [calibration_file.merge(found, head) for found in by_set], comment)),
+        by_strategies=tuple(_of_sets(sets, [calibration_file.merge(of_set, head) for of_set in by_set], comment)),
         residuals=tuple(residual for part in parts for residual in part.residuals),
-        own=own,
+        own_work=own_work,
         poor_kernels=poor,
     )
 
 
 def _with_files(known: Sources, files: Iterable[MeasurementFile]) -> Sources:
-    return replace(known, files=[(path, one) for (path, _), one in zip(known.files, files, strict=True)])
+    return replace(known, files=[(path, whole) for (path, _), whole in zip(known.files, files, strict=True)])
 
 
 def _kernels(campaign: Campaign) -> set[str]:
@@ -300,27 +304,27 @@ def _kernels(campaign: Campaign) -> set[str]:
         tensors=(tensor,), num_elements=8.0, bytes_per_element=4, forward_s=1.0, backward_s=1.0, optimizer_s=0.0,
         samples=1,
     )  # fmt: skip
-    return {name for one in campaign.strategies for name in one.program(step, nodes).kernels}
+    return {name for strategy in campaign.strategies for name in strategy.program(step, nodes).kernels}
 
 
 def _fit_sets(
     train: Sources, messages: Sources, sets: Sequence[Sequence[Strategy]], options: FitOptions
 ) -> list[list[FittedPart]]:
     """Return what was fitted for each set of strategies: they share all but kernels timed with several options."""
-    first, *others = (keep_kernels_of(train.measurements, one) for one in sets)
+    first, *others = (keep_kernels_of(train.measurements, strategies) for strategies in sets)
     parts = fit_files.fit_parts(_with_files(train, first), Sources(), messages, options)
     several = {name for name, timed in timed_options(train.measurements).items() if len(timed) > 1}
     shared = [part for part in parts if not several & set(_kernel_names(part))]
-    found = [parts]
+    by_set = [parts]
     for files in others:
-        own = [one for one in kernels.select_kernels(files) if one.kernel in several]
-        found.append([*shared, *kernels.fit_kernels(own, options.bound, options.draws)])
-    return found
+        timed = [kernel for kernel in kernels.select_kernels(files) if kernel.kernel in several]
+        by_set.append([*shared, *kernels.fit_kernels(timed, options.bound, options.draws)])
+    return by_set
 
 
 def _kernel_names(part: FittedPart) -> Iterable[str]:
-    found = part.table.get("kernels")
-    return found if isinstance(found, dict) else ()
+    names = part.table.get("kernels")
+    return names if isinstance(names, dict) else ()
 
 
 def _of_sets(
@@ -329,7 +333,7 @@ def _of_sets(
     for strategies, whole in zip(sets, merged, strict=True):
         specs = tuple(map(StrategySpec.of_strategy, strategies))
         # Whose kernels a calibration holds, where there are several.
-        whose = [f"Kernels as in {'; '.join(one.label for one in specs)}"] if len(sets) > 1 else []
+        whose = [f"Kernels as in {'; '.join(spec.label for spec in specs)}"] if len(sets) > 1 else []
         text = calibration_file.text(whole, [comment, *whose])
         yield StrategiesFit(specs=specs, calibration=calibration_file.as_calibration(whole), text=text)
 
@@ -343,49 +347,49 @@ def variants(strategies: Sequence[Strategy]) -> list[list[Strategy]]:
     Kernels have the same names in all variants of a system, so a calibration holds those of one variant. There is one
     set at least, which may be empty.
     """
-    found: list[list[Strategy]] = [[]]
+    sets: list[list[Strategy]] = [[]]
     for strategy in strategies:
         if not StrategySpec.of_strategy(strategy).kernels_argument:
             continue
-        free = (one for one in found if all(other.kind != strategy.kind for other in one))
-        if (mine := next(free, None)) is None:
-            found.append(mine := [])
-        mine.append(strategy)
-    return found
+        free = (chosen for chosen in sets if all(other.kind != strategy.kind for other in chosen))
+        if (place := next(free, None)) is None:
+            sets.append(place := [])
+        place.append(strategy)
+    return sets
 
 
 def keep_kernels_of(files: Sequence[MeasurementFile], strategies: Sequence[Strategy]) -> list[MeasurementFile]:
     """Return files without the kernels that were timed for other variants than these strategies."""
     chosen = {name: _nearest(name, timed, strategies) for name, timed in timed_options(files).items()}
     return [
-        structs.replace(whole, series=tuple(one for one in whole.series
-                                            if one.kind != "kernel" or one.options == chosen[one.name]))
+        structs.replace(whole, series=tuple(series for series in whole.series
+                                            if series.kind != "kernel" or series.options == chosen[series.name]))
         for whole in files
     ]  # fmt: skip
 
 
 def timed_options(files: Sequence[MeasurementFile]) -> Mapping[str, list[SystemOptions]]:
     """Return all options that each kernel was timed with, by its name, once each."""
-    found: dict[str, list[SystemOptions]] = {}
+    by_kernel: dict[str, list[SystemOptions]] = {}
     for whole in files:
-        for one in whole.series:
-            if one.kind == "kernel" and one.options not in found.setdefault(one.name, []):
-                found[one.name].append(one.options)
-    return found
+        for series in whole.series:
+            if series.kind == "kernel" and series.options not in by_kernel.setdefault(series.name, []):
+                by_kernel[series.name].append(series.options)
+    return by_kernel
 
 
 def _nearest(name: str, timed: Sequence[SystemOptions], strategies: Sequence[Strategy]) -> SystemOptions:
     """Return the options of a kernel that contradict the strategy that runs it the least; the first of equal ones."""
-    owner = next((one for one in strategies if name in {cost.name for cost in one.kernels}), None)
+    owner = next((strategy for strategy in strategies if name in {cost.name for cost in strategy.kernels}), None)
     if owner is None:
         return timed[0]
-    given, usual = structs.asdict(owner), {}
+    options_of_owner, usual = structs.asdict(owner), {}
     if isinstance(owner, CompressingStrategy):
-        given["topology"] = owner.used_topology
+        options_of_owner["topology"] = owner.used_topology
         # What was timed before there were topologies, or in a system's own, has no such option.
         usual = {"topology": owner.topologies[0]}
 
     def num_contradictions(options: SystemOptions) -> int:
-        return sum(given.get(key) not in {None, value} for key, value in (usual | dict(options)).items())
+        return sum(options_of_owner.get(key) not in {None, value} for key, value in (usual | dict(options)).items())
 
     return min(timed, key=num_contradictions)

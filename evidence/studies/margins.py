@@ -217,7 +217,10 @@ def data(study: MarginStudy) -> dict[str, Table]:
         [
             title(CASES[name]),
             METRICS[column],
-            *(spread(study.last(name, one, column)) if study.has_run(name, one) else NOT_RUN for one in TITLES),
+            *(
+                spread(study.last(name, optimizer, column)) if study.has_run(name, optimizer) else NOT_RUN
+                for optimizer in TITLES
+            ),
         ]
         for name, column in cases
     ]
@@ -241,7 +244,10 @@ def data(study: MarginStudy) -> dict[str, Table]:
 
 
 def draw(study: MarginStudy) -> None:
-    rows = {case: {one: study.rows(case, one) for one in TITLES if study.has_run(case, one)} for case in study.cases}
+    rows = {
+        case: {optimizer: study.rows(case, optimizer) for optimizer in TITLES if study.has_run(case, optimizer)}
+        for case in study.cases
+    }
     figures.draw_losses(rows, TITLES, {case: title(CASES[case]) for case in rows}, FIGURES / "margins.png")
 
 

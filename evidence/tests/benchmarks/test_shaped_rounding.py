@@ -65,7 +65,7 @@ def started(merges: tuple[int, ...], start: str, seed: int = 0) -> Shaped:
 
 def distances(places: Shaped | Drawn, u: torch.Tensor, gain: float = 1.0) -> torch.Tensor:
     """Return the sum of the signs applied minus that of the rounded, clipped u, after 0, 1, ... steps; fp64."""
-    moves = torch.stack([places.signs(one, gain=gain) - rounded(one, gain=gain) for one in u])
+    moves = torch.stack([places.signs(of_step, gain=gain) - rounded(of_step, gain=gain) for of_step in u])
     return torch.cat([torch.zeros(1, NUMEL, dtype=torch.float64), moves]).cumsum(dim=0)
 
 

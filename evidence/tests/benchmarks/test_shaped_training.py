@@ -32,7 +32,7 @@ def followed(gradients: torch.Tensor, topology: str, dtype: str, average: str) -
     """Return the mean over nodes, or over ranks, of the rounded, clipped u (steps, N), with 2 ranks a node."""
     if average == "gradients":
         gradients = gradients.view(STEPS, -1, 2, NUMEL).mean(dim=2)
-    m, b, found = torch.zeros_like(gradients[0]), torch.zeros_like(gradients[0]), []
+    m, b, steps = torch.zeros_like(gradients[0]), torch.zeros_like(gradients[0]), []
     for some in gradients:
         m, b, _ = functional.momenta(some, m, b, beta=BETA)
         u = functional.ratio(m, b)
@@ -40,8 +40,8 @@ def followed(gradients: torch.Tensor, topology: str, dtype: str, average: str) -
             u = u.bfloat16().float()
         if (topology, average) == ("hierarchical", "updates") and dtype != "one_bit":
             u = u.view(-1, 2, NUMEL).mean(dim=1)
-        found.append(rounded(u, gain=GAIN))
-    return torch.stack(found)
+        steps.append(rounded(u, gain=GAIN))
+    return torch.stack(steps)
 
 
 def furthest(scheme: tuple[str, str, str], rounding: str, num_ranks: int = 4) -> float:

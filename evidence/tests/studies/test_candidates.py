@@ -32,22 +32,22 @@ def simulated(name: str) -> Any:
 
 def test_every_topology_of_a_system_is_trained_in_which_the_simulator_tells_from_its_own() -> None:
     for system in STUDIED:
-        own = simulated(system.name)
+        strategy = simulated(system.name)
         for topology in system.topologies[1:]:
-            is_alike = choices.train_alike(own, msgspec.structs.replace(own, topology=topology))
+            is_alike = choices.train_alike(strategy, msgspec.structs.replace(strategy, topology=topology))
             assert ((system.name, topology) in NAMES_IN_TOPOLOGY) is not is_alike
 
 
-def test_another_topology_runs_with_what_the_search_of_the_own_form_found() -> None:
+def test_another_topology_runs_with_the_settings_of_its_base() -> None:
     study = SystemsStudy()
     titles = [candidate.title for candidate in (CANDIDATES | PLAIN | IN_TOPOLOGY).values()]
     assert len(titles) == len(set(titles))
-    for (own, _), name in NAMES_IN_TOPOLOGY.items():
-        assert study.search_of("digits", name) is study.searches["digits", LATER.get(own, own)]
+    for (base, _), name in NAMES_IN_TOPOLOGY.items():
+        assert study.search_of("digits", name) is study.searches["digits", LATER.get(base, base)]
     finals = [final for final in study.finals() if (final.run.ranks, final.run.task) == (TOPOLOGY_RANKS, "digits")]
-    found = {final.key["system"]: final.run for final in finals}
-    assert found["qsgd_hierarchical"].trial == found["qsgd"].trial
-    assert found["qsgd_hierarchical"].options == found["qsgd"].options | {"topology": "hierarchical"}
+    runs = {final.key["system"]: final.run for final in finals}
+    assert runs["qsgd_hierarchical"].trial == runs["qsgd"].trial
+    assert runs["qsgd_hierarchical"].options == runs["qsgd"].options | {"topology": "hierarchical"}
 
 
 SYSTEMS_SENT = [
@@ -79,7 +79,7 @@ def test_decoding_once_changes_no_mean_in_any_topology(name: str, options: dict[
         assert torch.equal(mean, wanted)
 
 
-def test_a_topology_is_told_from_the_own_form_by_pairs_of_seeds(
+def test_a_topology_differs_from_its_base_by_pairs_of_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "qsgd_hierarchical"

@@ -23,12 +23,12 @@ def measured(title: str) -> MeasuredMemory:
 
 def checked(case: MemoryCase, real: MeasuredMemory) -> None:
     """Hold a prediction against what was allocated."""
-    found = predict(case)
-    state = found.optimizer + found.residuals
-    assert found.parameters == pytest.approx(real.parameters, rel=0.01)
+    predicted = predict(case)
+    state = predicted.optimizer + predicted.residuals
+    assert predicted.parameters == pytest.approx(real.parameters, rel=0.01)
     assert state == pytest.approx(real.state, rel=0.03)  # of ZeRO-1, that of the rank with most
-    assert found.parameters + state + found.buckets == pytest.approx(real.between_steps, rel=0.04)
-    assert abs(memory.error(found, real)) < MOST_ERROR
+    assert predicted.parameters + state + predicted.buckets == pytest.approx(real.between_steps, rel=0.04)
+    assert abs(memory.error(predicted, real)) < MOST_ERROR
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
