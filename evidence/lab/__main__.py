@@ -133,7 +133,7 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
 @options.MEAN
 @options.WORST
 @options.BOOTSTRAP_DRAWS
-@options.directory("Write the page, its figures and the calibrations to this directory.")
+@options.directory("Write data, figures and calibrations to this directory.")
 @click.pass_context
 def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None

@@ -118,17 +118,12 @@ class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ("collectives", *sizes, "--max-seconds", self.max_seconds)
 
 
-def in_place(seconds: float) -> tuple[object, ...]:
-    """Return the arguments of `python -m binsgdm measure` for collectives in place, without a limit of NICs."""
-    return ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", seconds)
-
-
 class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file.
 
     Attributes:
-        title: of the page.
-        page: name of its page, `lab-PAGE.md`, and of its figures.
+        title: what it measures, for people.
+        page: name of its data, `lab-PAGE.csv`, and of its figures.
         models: as `simnet measure --model` takes them.
         batch: samples of a step on each rank.
         threads: threads of each rank.
@@ -207,7 +202,6 @@ class Launch:
         latency: of each NIC, one way.
         arguments: of `python -m binsgdm measure`.
         threads: of each rank.
-        cores_per_rank: part of a core that each rank may use; None sets no limit.
     """
 
     name: str
@@ -217,7 +211,6 @@ class Launch:
     latency: Duration = NO_LATENCY
     arguments: tuple[str, ...]
     threads: int = 1
-    cores_per_rank: float | None = None
 
     @classmethod
     def of(  # noqa: PLR0913 - one argument an aspect
@@ -231,7 +224,6 @@ class Launch:
         latency: Duration = NO_LATENCY,
         threads: int = 1,
         speed: bool = False,
-        cores_per_rank: float | None = None,
     ) -> "Launch":
         """Return the launch of a part; `more` distinguishes launches of one part, layout, bandwidth and latency."""
         link = (_rate_text(rate, "") if rate is not None else "", f"{latency * 1e3:g}ms" if latency else "")
@@ -247,7 +239,6 @@ class Launch:
             latency=latency,
             arguments=tuple(map(str, every)),
             threads=threads,
-            cores_per_rank=cores_per_rank,
         )
 
     def path(self, folder: Path) -> Path:
@@ -348,7 +339,7 @@ def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
         systems = (word for spec in specs if (text := spec.kernels_argument) for word in ("--system", text))
         what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
     elif part == "messages":
-        what = in_place(campaign.message_seconds)
+        what = ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", campaign.message_seconds)
     elif part == "beside":
         rate = max(campaign.links.bandwidths)
         settings = ("--batch", campaign.batch, "--max-repetitions", OVERLAPPED_BACKWARDS)

@@ -18,7 +18,6 @@ BURST_S, MIN_BURST_BYTES = 2e-3, 32768
 MAX_PACKET_BYTES = 65536
 MAX_LATENCY = Duration(1.0)
 NIC = "eth0"
-NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
 QUEUED_OVERHEAD = 1.1
 """Length of a packet in a queue, which counts the headers of all its segments, over that of its payload; at most."""
 _FIRST_PORT, _NUM_PORTS = 29500, 1000

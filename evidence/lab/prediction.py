@@ -117,7 +117,6 @@ class CampaignResult:
         fits: the fit of each layout.
         workloads: TOML text of fitted workloads by name, such as "mlp_4m_4x1".
         proofs: that no point was calibrated on, for each layout and each set of fitted files.
-        speeds: how times follow the machine's speed; None where no own work was measured.
         alternatives: the same points predicted in other forms, without intervals; empty where no own work was measured.
     """
 
@@ -126,7 +125,6 @@ class CampaignResult:
     fits: tuple[LayoutFit, ...]
     workloads: dict[str, str]
     proofs: tuple[tuple[Layout, Disjointness], ...]
-    speeds: Speeds | None = None
     alternatives: Mapping[str, tuple[TrainedPoint, ...]] = field(default_factory=dict)
 
 
@@ -213,7 +211,6 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
         fits=tuple(fits),
         workloads=workloads,
         proofs=tuple(proofs),
-        speeds=speeds,
         alternatives={
             name: tuple(_predict(step, form) for step in undrawn)
             for name, form in (ALTERNATIVES if speeds else {}).items()

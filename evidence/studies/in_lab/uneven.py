@@ -54,9 +54,6 @@ PHASES = ("forward", "backward", "optimizer")
 Kind = Literal["own", "trained"]
 FaultName = Literal["as it comes", "slow rank", "slow NIC", "degrading NIC", "background traffic"]
 FAULTS: tuple[FaultName, ...] = get_args(FaultName)
-OWN_STEPS = 50
-"""Steps without messages that are timed before each launch of trainings, with each strategy."""
-WARM_UP = 5
 
 
 @dataclass(frozen=True, kw_only=True)

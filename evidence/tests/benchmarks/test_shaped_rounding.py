@@ -1,5 +1,6 @@
 """Shaped rounding: the sum of the signs follows the sum of u within bounds that are reached, and loses what it must."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -161,6 +162,12 @@ def test_each_interruption_adds_the_bound_once(merges, counts, kind, seed):
     counted = torch.tensor(counts)
     interruptions = sum(before and not after for before, after in pairwise(counts))
     assert moves[counted].sum(dim=0).abs().max() <= most_after_the_start(merges) * (1 + interruptions) + 1e-9
+
+
+@given(st.floats(-1, 1, width=32))
+def test_u_is_rounded_to_nearly_half_a_step(u):
+    lost = Fraction(rounded(torch.tensor([[u]])).mul(SCALE).item()) - Fraction(u) * SCALE
+    assert abs(lost) <= Fraction(1, 2) + Fraction(1, 1024)
 
 
 def test_a_u_below_half_a_step_is_lost_for_good():

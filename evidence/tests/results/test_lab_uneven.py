@@ -20,7 +20,6 @@ from evidence.studies.in_lab.uneven import (
     BANDWIDTHS,
     DEGRADED_AFTER,
     FAULTS,
-    MODEL,
     NUM_NODES,
     STRATEGIES,
     place,
@@ -88,13 +87,3 @@ def test_the_nic_of_ddp_got_slower_in_mid_run() -> None:
         times_s = uneven.steps_s(GOLDEN, row)
         cut = round(DEGRADED_AFTER * len(times_s))
         assert statistics.median(times_s[cut + 5 :]) > 2 * statistics.median(times_s[: cut - 5])
-
-
-def test_the_tensors_that_are_predicted_are_those_of_the_model_that_runs() -> None:
-    import torch
-
-    from binsgdm.recording.model_sources import build
-
-    module = build(MODEL, 1, torch.device("cpu")).module
-    real = sorted(tuple(parameter.shape) for parameter in module.parameters())
-    assert sorted(gradient.shape for gradient in uneven.gradients()) == real
