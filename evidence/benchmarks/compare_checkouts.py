@@ -71,6 +71,7 @@ def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Findi
     if form == "prose":
         # Lines whose words are the same belong together.
         old, new = before.splitlines(), after.splitlines()
+        # A page repeats lines, which the heuristic for long texts would leave unmatched.
         matcher = difflib.SequenceMatcher(None, [*map(masked, old)], [*map(masked, new)], autojunk=False)
         for kind, i1, i2, j1, j2 in matcher.get_opcodes():
             if kind == "equal":
@@ -241,10 +242,12 @@ def run(job: Job, checkout: Path, data: Path) -> dict[str, tuple[str, str]] | st
         words = [word.replace("{out}", str(out)) for word in job.arguments]
         if is_former(checkout) and words[1] in FORMER:
             words[1:2] = FORMER[words[1]]
+        # Neither checkout is written to, and tables break at the same width on both sides.
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
+        # 1 is that of a validation that misses its limits, whose numbers are compared all the same.
         if done.returncode not in (0, 1) or "Traceback" in done.stderr:
             return f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
         documents = {"printed": (job.form, done.stdout), "exit code": ("prose", str(done.returncode))}

@@ -18,7 +18,7 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import AnyStrategy
 from simnet.validation.strategy_spec import MIB, StrategySpec
 
-DEFAULT_CAP = Size(25 * MIB)
+DEFAULT_CAP = Size(25 * MIB)  # DDP's
 MODULE = ("binsgdm", "measure")
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""

@@ -16,7 +16,7 @@ from simnet.core.errors import SimnetError
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "taskset": "util-linux"}
 _NAMESPACES = Path("/var/run/netns")
-_KILL_S = 10.0
+_KILL_S = 10.0  # a process that waits for a disk takes seconds to die
 
 
 def check() -> None:

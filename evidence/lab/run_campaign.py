@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.files import read_text, write_file
 from simnet.core.units import Duration
 
-TIMEOUT_S = 3600.0
+TIMEOUT_S = 3600.0  # of a launch that hangs, not of one that is slow
 MAX_FAILURES = 1
 """Tolerated failures of one launch; more are no accident."""
 MAX_ATTEMPTS = 3

@@ -24,7 +24,7 @@ LEDGER = Ledger(RESULTS / "chaos.json", order=lambda row: row["seed"])
 NUM_RUNS = 100
 TIMEOUT_S = 5.0
 """Of every collective."""
-STEPS = 12
+STEPS = 12  # a checkpoint before and after whatever befalls in steps 2 to 9
 KINDS = ("kill", "stop", "raise", "full disk", "skip")
 PLACES = ("before forward", "in forward", "in backward", "before the step", "after the step")
 """In a step, where a rank raises."""

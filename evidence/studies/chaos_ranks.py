@@ -105,7 +105,7 @@ def build(case: Case, timeout: timedelta) -> tuple[DistributedDataParallel, dict
     torch.manual_seed(0)
     ddp = DistributedDataParallel(
         nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 8)),
-        bucket_cap_mb=0.003,
+        bucket_cap_mb=0.003,  # several buckets, so that a rank can be lost between two exchanges of a step
     )
     return ddp, {"model": ddp, **attached(ddp, case, sgd_lr=0.01, bucket_cap_mb=0.003, timeout=timeout)}
 
@@ -228,7 +228,7 @@ def fork(task: Callable[[], None], log: Path) -> int:
         file = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # a Ctrl-C is for the process that judges
         try:
             task()
         except BaseException:

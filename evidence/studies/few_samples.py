@@ -23,6 +23,7 @@ from simnet.report.table import Column, Table
 from tests.helpers.stacked import LockStep, binsgdm, loss, rank_gradients
 
 RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
+# The grid has a seed of its own: no final run has chosen the lr that it runs with.
 GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024, 0.048), 100, (0, 1, 2), 0.7
 BETAS = (0.9, 0.99)
 """Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""

@@ -52,7 +52,7 @@ def work(rank: int, name: str, folder: Path) -> None:
     torch.manual_seed(0)
     teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
     module = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 4))
-    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)
+    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)  # several buckets
     optimizer = attached(ddp, CASES[name], sgd_lr=0.02, bucket_cap_mb=0.008)["optimizer"]
     generator = torch.Generator().manual_seed(rank + 1)
     samples, start = [], time.monotonic()

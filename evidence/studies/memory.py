@@ -46,7 +46,7 @@ from simnet.workload.gpu_memory import GpuMemory
 from simnet.workload.workload import Checkpointed, Gradient, StepMemory, Work, Workload
 
 NODES, RANKS_PER_NODE = 2, 4
-BATCH, STEPS = 4, 4
+BATCH, STEPS = 4, 4  # the first step allocates state and DDP forms buckets anew; the last has neither
 LOCAL_STEPS = 2
 """Of local SGD and DiLoCo: the last step exchanges."""
 SIZE = LlamaSize(

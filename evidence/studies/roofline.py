@@ -28,7 +28,7 @@ from simnet.workload.roofline import Attained
 PAGE = page.SIMULATOR
 ROWS = ("published", "roofline.csv")
 KINDS = tuple(roofline.Attainments.__struct_fields__)
-MIN_GROUPS = 2
+MIN_GROUPS = 2  # of one there is no spread
 HEAD = """# The share of a roofline that published trainings attain: (FLOPs / peak + bytes / bandwidth) / seconds, 90 %.
 # Written by `python -m evidence.studies.roofline --write` from roofline.csv; its test compares.
 """

@@ -64,6 +64,7 @@ def run(_options: Namespace) -> None:
     rows = json.loads(msgspec.json.encode([row for name in EXPERIMENTS for row in sweep(name)]))
     for row in rows:
         for system in SYSTEMS:
+            # Six digits show any change, and the committed file stays small.
             row[system] = {key: float(f"{seconds:.6g}") for key, seconds in row[system].items()}
     lines = ",\n".join(map(json.dumps, rows))
     FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
