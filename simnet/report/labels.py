@@ -9,9 +9,9 @@ from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepRe
 from simnet.engine.scenario import Scenario, to_dict
 from simnet.report.text import (
     bandwidth_text,
+    calibration_title,
     key_text,
     nodes_text,
-    part_title,
     printable,
     speedup_text,
     value_text,
@@ -43,8 +43,7 @@ def workload_name(point: RunResult) -> str:
 
 def calibration_name(point: RunResult) -> str:
     """Return the name of the calibration with the kind of its numbers, such as "a100_2023 (estimate)"."""
-    calibration = point.scenario.calibration
-    return printable(f"{part_title(calibration.name, point.scenario.name)} ({calibration.kind})")
+    return printable(f"{calibration_title(point.scenario)} ({point.scenario.calibration.kind})")
 
 
 def sides(result: RunResult) -> list[StrategyResult]:

@@ -45,6 +45,11 @@ def workload_title(scenario: "Scenario") -> str:
     return part_title(workload.name, workload.title or size_title(workload))
 
 
+def calibration_title(scenario: "Scenario") -> str:
+    """Return a name for the calibration of a scenario."""
+    return part_title(scenario.calibration.name, scenario.name)
+
+
 def size_title(workload: "Workload") -> str:
     """Return what a model without a name is called: "110 M parameters"."""
     from simnet.workload import training_step

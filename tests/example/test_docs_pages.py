@@ -18,7 +18,7 @@ MOST_WORDS = 700
 BUDGETS = {
     "tutorial": (2, 2_500),
     "how-to": (11, 7_200),
-    "reference": (6, 17_900),
+    "reference": (6, 18_100),
     "explanation": (5, 8_000),
     "evidence": (4, 10_400),
 }
