@@ -1,7 +1,6 @@
 """Which training is first at its target."""
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Annotated
 
 from msgspec import Meta
@@ -9,7 +8,7 @@ from msgspec.structs import replace
 
 from simnet.analysis.convergence import Convergence, load
 from simnet.analysis.same_task import check_same_task
-from simnet.analysis.time_to_target import TimesToTarget, times_to_target
+from simnet.analysis.time_to_target import times_to_target
 from simnet.api.answers import TimeToTargetAnswer
 from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts
 from simnet.core.arguments import Names, checked
@@ -65,97 +64,36 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         >>> found.bandwidths[0].systems[0].title, found.target
         ('BinSGDM', 2.4468)
     """
-    asked = TargetQuestion.of(
-        experiment_of(scenario, settings, draws, needs_strategy=False).at({}),
-        texts(curves),
-        bandwidths(at),
-        metric=metric,
-        ranks=ranks,
-        same_task=same_task,
-    )
-    with advancing(progress, asked.num_steps, "simulating") as advance:
-        found = asked.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
-    return as_answer(TimeToTargetAnswer, found)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetQuestion:
-    """Trainings that go with a scenario, before anything is simulated."""
-
-    scenario: Scenario
-    trainings: Convergence
-    bandwidths: tuple[Bandwidth, ...]
-    ranks: int | None
-    notes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(  # noqa: PLR0913 - the options of the command
-        cls,
-        scenario: Scenario,
-        curves: tuple[str, ...],
-        rates: tuple[Bandwidth, ...],
-        *,
-        metric: str | None,
-        ranks: int | None,
-        same_task: bool,
-    ) -> "TargetQuestion":
-        """Read the trainings, and check that they are of the simulated model.
-
-        Raises:
-            SimnetError: they cannot be read, or are of another task.
-        """
-        trainings, notes = _trainings(curves, scenario, metric, ranks)
-        if not same_task:
-            check_same_task(trainings, scenario)
-        drawn = _with_draws(scenario)
-        return cls(scenario=drawn, trainings=trainings, bandwidths=rates, ranks=ranks, notes=notes)
-
-    @property
-    def num_steps(self) -> int:
-        """How often `answer` calls `advance` at most."""
-        return len(self.trainings.systems) * len(self.bandwidths)
-
-    def answer(
-        self,
-        advance: Callable[[int], object],
-        *,
-        target: float | None,
-        steps: int | None,
-        price_per_gpu_hour: float | None,
-    ) -> TimesToTarget:
-        """Simulate; `advance` is called with 1 for every system at every bandwidth.
-
-        Raises:
-            SimnetError: no target, or one that no training has a value for.
-        """
-        found = times_to_target(
-            self.scenario,
-            self.trainings,
-            bandwidths=self.bandwidths,
-            ranks=self.ranks,
+    resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
+    rates = _bandwidths(at)
+    trainings, notes = _trainings(texts(curves), resolved, metric, ranks)
+    if not same_task:
+        check_same_task(trainings, resolved)
+    with advancing(progress, len(trainings.systems) * len(rates), "simulating") as advance:
+        times = times_to_target(
+            _with_draws(resolved),
+            trainings,
+            bandwidths=rates,
+            ranks=ranks,
             target=target,
             steps=steps,
             price_per_gpu_hour=price_per_gpu_hour,
             progress=advance,
         )
-        return replace(found, notes=(*self.notes, *found.notes))
+    return as_answer(TimeToTargetAnswer, replace(times, notes=(*notes, *times.notes)))
 
 
-def bandwidths(rates: Iterable[object], text: str = "") -> tuple[Bandwidth, ...]:
-    """Return bandwidths, each once; `text` is what was given, for a message.
-
-    Raises:
-        SimnetError: there is none, or one is no bandwidth of at least 1 B/s.
-    """
+def _bandwidths(texts: Iterable[object]) -> tuple[Bandwidth, ...]:
+    """Return bandwidths, each once."""
     try:
-        found = [Bandwidth.parse(str(value)) for value in rates]
+        rates = [Bandwidth.parse(str(text)) for text in texts]
     except ValueError as error:
         raise SimnetError(f"--at: {error}") from error
-    if not found:
-        raise SimnetError(f"--at: {text!r}: must hold a bandwidth; write '10 Gbit/s,25 Gbit/s'")
-    if slow := [rate for rate in found if rate < 1]:
+    if not rates:
+        raise SimnetError("--at: '': must hold a bandwidth; write '10 Gbit/s,25 Gbit/s'")
+    if slow := [rate for rate in rates if rate < 1]:
         raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s; name a NIC's bandwidth")
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(rates))
 
 
 def _trainings(
