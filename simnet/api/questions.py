@@ -1,7 +1,6 @@
 """What-if questions: one scenario, a sweep, where the faster side changes, what to use."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,30 +12,22 @@ from simnet.core.errors import SimnetError
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
+from simnet.report.progress_bar import Progress
+from simnet.report.progress_bar import progress as bar
 from simnet.strategies import Strategy
 
 if TYPE_CHECKING:  # commands that take their options from here load no more than they use
     from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
-    from simnet.engine.result import RunResult
 
 Asked = Scenario | Name
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
 Settings = Mapping[str, object]
 """Values by dotted key, as a scenario file gives them: `{"cluster.num_nodes": 16}`."""
-Progress = bool | Callable[[int], object]
-"""True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
 Axes = Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]]
 """At least one value for each key that varies."""
 Draws = Annotated[int, Meta(ge=0, le=10_000)]
 Jobs = Annotated[int, Meta(ge=1, le=1024)]
 Item = TypeVar("Item", bound=msgspec.Struct)
-Watched = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
-"""Shows a bar for a number of items with a label, and gives what is called with the number of further ones done."""
-
-
-def unwatched(_: int, __: str) -> AbstractContextManager[Callable[[int], object]]:
-    """Show nothing."""
-    return nullcontext(lambda _: None)
 
 
 @checked
@@ -61,7 +52,12 @@ def load(scenario: Name, settings: Settings | None = None) -> Scenario:
 
 @checked
 def simulate(
-    scenario: Asked, settings: Settings | None = None, *, draws: Draws | None = None, lost_time: bool = False
+    scenario: Asked,
+    settings: Settings | None = None,
+    *,
+    draws: Draws | None = None,
+    lost_time: bool = False,
+    progress: Progress = False,
 ) -> "RunAnswer":
     """Simulate one iteration of a scenario's strategy, and of tuned DDP, with which it is compared.
 
@@ -73,6 +69,7 @@ def simulate(
         settings: values to use instead, by dotted key.
         draws: drawn calibrations for intervals; 0 for none, else at least 20; by default as many as take little time.
         lost_time: simulate without each fault of the cluster, too: what each costs a step, mean, p50 and p95.
+        progress: as in `sweep`, by what takes long.
 
     Raises:
         SimnetError: the parts do not fit together, or the cluster has no fault that time is lost to.
@@ -83,43 +80,28 @@ def simulate(
         >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
         '1.03x, 90 % interval 0.71 to 1.41'
     """
-    from simnet.api.answers import RunAnswer
-
-    return as_answer(RunAnswer, simulated(experiment_of(scenario, settings, draws).at({}), lost_time=lost_time))
-
-
-def simulated(scenario: Scenario, *, lost_time: bool, watched: Watched = unwatched) -> "RunResult":
-    """Return a run with all that `simulate` says of it.
-
-    Args:
-        scenario: one point; without draws it gets as many as take little time.
-        lost_time: as in `simulate`.
-        watched: shows how far it is.
-
-    Raises:
-        SimnetError: as in `simulate`.
-    """
     from simnet.analysis import lost_time as losses
     from simnet.analysis.references import compared, references
+    from simnet.api.answers import RunAnswer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
-    drawn = with_default_draws(scenario)
+    drawn = with_default_draws(experiment_of(scenario, settings, draws).at({}))
     if lost_time:
         losses.check(drawn)
     known = references([drawn])[0]
-    with watched(simulation.num_calls(drawn, known), "simulating every send") as advance:
+    with bar(simulation.num_calls(drawn, known), "simulating every send", progress) as advance:
 
         def on_round() -> None:
             advance(1)
 
         result = compared(drawn, on_round, known)
     result = simulation.with_influences(result) if result.intervals else result
-    if not lost_time:
-        return result
-    num_sides = 1 + (result.baseline is not None)
-    with watched(losses.num_runs(drawn, num_sides=num_sides), "simulating without each fault") as advance:
-        return losses.with_lost_time(result, advance)
+    if lost_time:
+        num_sides = 1 + (result.baseline is not None)
+        with bar(losses.num_runs(drawn, num_sides=num_sides), "simulating without each fault", progress) as advance:
+            result = losses.with_lost_time(result, advance)
+    return as_answer(RunAnswer, result)
 
 
 @checked
@@ -168,7 +150,7 @@ def sweep(  # noqa: PLR0913 - the options of the command
     asked = sweeps.with_draws(sweeps.points_of(experiment, sweeps.MAX_HELD))
     sweeps.check_any(asked)
     pool = None if dask_client is None else DaskPool(dask_client, "dask_client")
-    with advancing(progress, len(asked), "simulating") as advance:
+    with bar(len(asked), "simulating", progress) as advance:
         results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance, pool)
     return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
 
@@ -206,7 +188,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
     from simnet.api.answers import CrossoverAnswer
 
     experiment = experiment_of(scenario, settings, draws)
-    with advancing(progress, NUM_STEPS, "searching") as advance:
+    with bar(NUM_STEPS, "searching", progress) as advance:
         found = search(
             experiment,
             key=over,
@@ -262,7 +244,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
     check_rankable(resolved)
     records = {Path(name).stem: trainings.load(name) for name in judges} or trainings.shipped()
-    with advancing(progress, num_runs(resolved, len(names) + len(recorded)), "predicting") as advance:
+    with bar(num_runs(resolved, len(names) + len(recorded)), "predicting", progress) as advance:
         found = ranked(
             resolved,
             names=names,
@@ -341,7 +323,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
     from simnet.analysis.defaults import with_strategy
     from simnet.analysis.workers import num_cores
 
-    with advancing(True, len(systems()), "choosing a strategy") as advance:
+    with bar(len(systems()), "choosing a strategy") as advance:
         return with_strategy(experiment, jobs or num_cores(), advance)
 
 
@@ -354,17 +336,3 @@ def texts(names: Names) -> tuple[str, ...]:
 def as_answer(kind: type[Item], found: msgspec.Struct) -> Item:
     """Return a result as the answer that holds the same."""
     return kind(**{name: getattr(found, name) for name in kind.__struct_fields__})
-
-
-@contextmanager
-def advancing(progress: Progress, total: int, label: str) -> Iterator[Callable[[int], object]]:
-    """Yield the function that is called with the number of further items done."""
-    from simnet.report.progress_bar import in_notebook, is_watched, progress_bar
-
-    if callable(progress):
-        yield progress
-    elif progress and (in_notebook() or is_watched()):
-        with progress_bar(total, label) as advance:
-            yield advance
-    else:
-        yield lambda _: None

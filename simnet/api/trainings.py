@@ -10,12 +10,14 @@ from simnet.analysis.convergence import Convergence, load
 from simnet.analysis.same_task import check_same_task
 from simnet.analysis.time_to_target import times_to_target
 from simnet.api.answers import TimeToTargetAnswer
-from simnet.api.questions import Asked, Draws, Progress, Settings, advancing, as_answer, experiment_of, texts
+from simnet.api.questions import Asked, Draws, Settings, as_answer, experiment_of, texts
 from simnet.core.arguments import Names, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import Scenario
+from simnet.report.progress_bar import Progress
+from simnet.report.progress_bar import progress as bar
 
 RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
 
@@ -69,7 +71,7 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
     trainings, notes = _trainings(texts(curves), resolved, metric, ranks)
     if not same_task:
         check_same_task(trainings, resolved)
-    with advancing(progress, len(trainings.systems) * len(rates), "simulating") as advance:
+    with bar(len(trainings.systems) * len(rates), "simulating", progress) as advance:
         times = times_to_target(
             _with_draws(resolved),
             trainings,

@@ -1,7 +1,6 @@
 """`simnet doctor`: what works on this machine, and what is missing for what."""
 
 import importlib
-import json
 import os
 import platform
 import shutil
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from simnet.cli import options
 from simnet.cli.output import check_file, emit
@@ -23,6 +22,7 @@ from simnet.core import version
 from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json
 from simnet.report.page import Page
+from simnet.report.rows import json_text
 from simnet.report.table import Table
 from simnet.report.text import count_text
 
@@ -86,8 +86,8 @@ def command(form: str, output: Path | None) -> None:
     """Run `simnet doctor`."""
     check_file(output)
     found = list(findings())
-    told = {"version": version.text(), "findings": [structs.asdict(one) for one in found]}
-    emit(json.dumps(told, indent=2) if form == "json" else _page(found), output)
+    whole = {"version": version.text(), "findings": found}
+    emit(json_text(whole) if form == "json" else _page(found), output)
 
 
 def findings() -> Iterator[Finding]:

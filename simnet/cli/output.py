@@ -8,9 +8,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from simnet.cli.terminal import progress, say, tell
+from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 from simnet.core.files import file_stamp, is_special, refuse_input, write_error, write_file, write_target
+from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Experiment

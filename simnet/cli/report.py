@@ -11,8 +11,9 @@ import click
 from simnet.cli import completing, options
 from simnet.cli.output import check_file, emit, watched
 from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import progress, say, tell
+from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
+from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents

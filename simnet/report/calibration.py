@@ -1,20 +1,23 @@
-"""A calibration for people: what was fitted, how well, and where a traced step went."""
+"""A calibration for people: what was fitted, how well, where a traced step went, and every rank beside the others."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simnet.calibration.comparison import Comparison, mean_error, worst_row
 from simnet.calibration.fit import FittedPart
+from simnet.calibration.variation import FittedVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
-from simnet.report.text import hanging
+from simnet.report.text import count_text, hanging, nodes_text
 from simnet.traces.kineto import Trace
 
 PHASES = {
     "step_s": "step", "forward_s": "forward", "backward_s": "backward", "optimizer_s": "optimizer",
     "compute_s": "compute", "communication_s": "communication", "overlapped_s": "overlapped with compute",
 }  # fmt: skip
+MOST_RANKS = 32
+"""Of a table of ranks, unless all are asked for."""
 
 
 def calibration_page(
@@ -111,3 +114,50 @@ def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str,
 
 def _series(series: str, role: str) -> str:
     return f"{series} (held out)" if role == "held out" else series
+
+
+def variation_page(fitted: FittedVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
+    """Return what `simnet calibrate --variation` prints.
+
+    Args:
+        fitted: what was fitted.
+        snippet: faults as TOML, shown below; "" if they are written to a file.
+        all_rows: show every rank, not only the slowest of many.
+    """
+    shown = fitted.ranks if all_rows else _slowest(fitted.ranks)
+    ranks = f"{count_text(len(fitted.ranks), 'rank')} on {nodes_text(len(fitted.ranks) // fitted.ranks_per_node)}"
+    hidden = len(fitted.ranks) - len(shown)
+    notes = [*([f"{hidden} faster ranks are not shown: --all-rows"] if hidden else []), *fitted.notes]
+    return Page(
+        [
+            f"{fitted.where}: {ranks}, {fitted.num_steps} steps; mean compute {format_seconds(fitted.compute_s)}, "
+            + (f"cv {fitted.cv:.3g}" if fitted.cv else "which hardly varies"),
+            "",
+            Table.of(RANK_COLUMNS, shown),
+            *(["", *(line for note in notes for line in hanging("note: ", note))] if notes else []),
+            *(["", *snippet.splitlines()] if snippet else []),
+        ]
+    )
+
+
+def _slowest(ranks: Sequence[VariedRank]) -> tuple[VariedRank, ...]:
+    """Return the ranks that are slowest, or hold up others most, in order; all where they are few."""
+    if len(ranks) <= MOST_RANKS:
+        return tuple(ranks)
+    chosen = sorted(ranks, key=lambda rank: (rank.is_slow, rank.held_s or 0.0, rank.factor), reverse=True)[:MOST_RANKS]
+    return tuple(sorted(chosen, key=lambda rank: rank.rank))
+
+
+RANK_COLUMNS = (
+    Column("rank", "right", cell=lambda rank: str(rank.rank)),
+    Column("node", "right", cell=lambda rank: f"{rank.node}.{rank.local_rank}"),
+    Column("compute", "right", cell=lambda rank: format_seconds(rank.compute_s)),
+    Column("x others", "right", cell=lambda rank: f"{rank.factor:.3f}"),
+    Column("interval", "right", cell=lambda rank: f"{rank.low:.3f} to {rank.high:.3f}"),
+    Column("came last", "right", cell=lambda rank: "-" if rank.came_last is None else f"{rank.came_last:.0%}"),
+    Column("holds up by", "right", cell=lambda rank: "-" if rank.held_s is None else format_seconds(rank.held_s)),
+    Column(
+        "pauses", "right", cell=lambda rank: f"{rank.pauses}, {format_seconds(rank.paused_s)}" if rank.pauses else "-"
+    ),
+    Column("", cell=lambda rank: "slow" if rank.is_slow else ""),
+)

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -151,6 +152,11 @@ def table(rows: Iterable[Row]) -> Table:
     kept = list(rows)
     columns = list(dict.fromkeys(column for row in kept for column in row))
     return Table(columns, [[cell(row.get(column)) for column in columns] for row in kept])
+
+
+def json_text(answer: object, indent: int = 2) -> str:
+    """Return what programs read of an answer as JSON, its quantities as numbers."""
+    return msgspec.json.format(msgspec.json.encode(answer, enc_hook=float), indent=indent).decode()
 
 
 def cell(value: object) -> str:
