@@ -133,10 +133,10 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
     def __getitem__(self, index: int | slice) -> RunAnswer | list[RunAnswer]:
         """Return the run at a place, or those of a slice."""
         try:
-            found = self.points[index]
+            chosen = self.points[index]
         except (IndexError, TypeError) as error:
             raise NoPointError(f"index: {shown(index)}: {error}; there are {len(self)} points, from 0 on") from error
-        return [_run_answer(point) for point in found] if isinstance(found, tuple) else _run_answer(found)
+        return [_run_answer(point) for point in chosen] if isinstance(chosen, tuple) else _run_answer(chosen)
 
     def _shown(self) -> Shown:
         from simnet.report import answer_line, charts, rows, sweep_page
@@ -191,7 +191,7 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
             line=answer_line.crossover_line,
             page=crossover.crossover_page,
             data=crossover.crossover_object,
-            rows=lambda found: crossover.crossover_object(found)["trials"],
+            rows=lambda crossing: crossover.crossover_object(crossing)["trials"],
             chart=charts.crossover,
         )
 
@@ -250,7 +250,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
             line=answer_line.advice_line,
             page=advice.advice_page,
             data=advice.to_object,
-            rows=lambda found: advice.to_object(found)["systems"],
+            rows=lambda advised: advice.to_object(advised)["systems"],
             chart=comparison_charts.advised,
             legend={"fontsize": "small"},
         )
@@ -271,7 +271,7 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
             page=time_to_target.time_to_target_page,
             data=time_to_target.time_to_target_object,
             rows=time_to_target.rows,
-            chart=lambda found: comparison_charts.over_time(found, found.bandwidths[0]),
+            chart=lambda times: comparison_charts.over_time(times, times.bandwidths[0]),
         )
 
 

@@ -100,10 +100,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
 ) -> None:
     """Run `simnet calibrate`."""
     for param in ctx.command.params:
-        is_given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
-        if not variation and is_given and param.name == "ranks_per_node":
+        is_named = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if not variation and is_named and param.name == "ranks_per_node":
             raise SimnetError(f"{param.opts[0]}: has no effect without --variation; drop it")
-        if variation and is_given and param.name not in _OF_VARIATION:
+        if variation and is_named and param.name not in _OF_VARIATION:
             raise SimnetError(f"{param.opts[0]}: has no effect with --variation; drop it")
     if variation:
         _fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)

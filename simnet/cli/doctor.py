@@ -85,9 +85,9 @@ class Finding(Struct, frozen=True):
 def command(form: str, output: Path | None) -> None:
     """Run `simnet doctor`."""
     check_file(output)
-    found = list(findings())
-    whole = {"version": version.text(), "findings": found}
-    emit(json_text(whole) if form == "json" else _page(found), output)
+    rows = list(findings())
+    whole = {"version": version.text(), "findings": rows}
+    emit(json_text(whole) if form == "json" else _page(rows), output)
 
 
 def findings() -> Iterator[Finding]:
@@ -104,20 +104,24 @@ def findings() -> Iterator[Finding]:
         yield from lab
 
 
-def _page(found: list[Finding]) -> Page:
+def _page(findings: list[Finding]) -> Page:
     blocks: list[str | Table] = []
-    for part in dict.fromkeys(one.part for one in found):
-        rows = [(one.name, one.found or MISSING, one.needed_for, one.repair) for one in found if one.part == part]
+    for part in dict.fromkeys(finding.part for finding in findings):
+        rows = [
+            (finding.name, finding.found or MISSING, finding.needed_for, finding.repair)
+            for finding in findings
+            if finding.part == part
+        ]
         blocks += [f"{part}:", Table(["", "found", "needed for", "what to do"], rows, indent=2), ""]
-    wrong = [one.name for one in found if one.repair]
-    told = f"{count_text(len(wrong), 'thing')} missing or too old: {', '.join(wrong)}." if wrong else "All is well."
-    return Page([*blocks, told])
+    wrong = [finding.name for finding in findings if finding.repair]
+    summary = f"{count_text(len(wrong), 'thing')} missing or too old: {', '.join(wrong)}." if wrong else "All is well."
+    return Page([*blocks, summary])
 
 
 def _machine() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.release()} ({platform.machine()})"
-    for name, found in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
-        yield Finding("machine", name, found, "all commands")
+    for name, text in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
+        yield Finding("machine", name, text, "all commands")
     yield Finding("machine", "cores", str(_num_cores()), "sweeps and draws, one process a core")
 
 
@@ -129,12 +133,12 @@ def _num_cores() -> int:
 
 def _package(part: str, name: str, least: str, needed_for: str, repair: str) -> Finding:
     try:
-        found = metadata.version(name)
+        installed = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Finding(part, name, "", needed_for, repair)
-    if _numbers(found) < _numbers(least):
-        return Finding(part, name, found, needed_for, f"needs {least} or newer: {repair} --upgrade")
-    return Finding(part, name, found, needed_for)
+    if _numbers(installed) < _numbers(least):
+        return Finding(part, name, installed, needed_for, f"needs {least} or newer: {repair} --upgrade")
+    return Finding(part, name, installed, needed_for)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -173,8 +177,8 @@ def _gpu() -> Iterator[Finding]:
         ("nccl", "NCCL", "communication between GPUs", "install a build of torch with NCCL"),
         ("triton", "Triton", "binsgdm's fast kernels on a GPU", "pip install triton"),
     ):
-        found = str(versions.get(key, ""))
-        yield Finding("GPU", name, found, what, "" if found else repair)
+        known = str(versions.get(key, ""))
+        yield Finding("GPU", name, known, what, "" if known else repair)
 
 
 def _probed() -> dict[str, Any]:
@@ -193,9 +197,9 @@ def _probed() -> dict[str, Any]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return {"error": f"torch cannot be imported: {last[0]}"}
-    found = parse_json(done.stdout, PROBE)
-    assert isinstance(found, dict)
-    return found
+    about = parse_json(done.stdout, PROBE)
+    assert isinstance(about, dict)
+    return about
 
 
 def _lab() -> Iterator[Finding]:

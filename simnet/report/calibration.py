@@ -57,15 +57,15 @@ def to_object(traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], 
         "fitted": {name: text for part in parts for name, text in part.shown.items()},
         "rows": [
             {
-                "group": one.series,
-                "row": one.label,
-                "role": one.role,
-                "measured_s": one.measured,
-                "predicted_s": one.predicted,
-                "error": one.error,
+                "group": row.series,
+                "row": row.label,
+                "role": row.role,
+                "measured_s": row.measured,
+                "predicted_s": row.predicted,
+                "error": row.error,
             }
             for part in parts
-            for one in part.residuals
+            for row in part.residuals
         ],
         "notes": _all_notes(parts, notes),
     }
@@ -76,11 +76,11 @@ def _all_notes(parts: Iterable[FittedPart], notes: Iterable[str]) -> list[str]:
 
 
 ROWS = (
-    Column("group", cell=lambda one: _series(one.series, one.role)),
-    Column("row", cell=lambda one: one.label),
-    Column("measured", cell=lambda one: format_seconds(one.measured)),
-    Column("fitted", cell=lambda one: format_seconds(one.predicted)),
-    Column("error", cell=lambda one: f"{one.error:+.1%}"),
+    Column("group", cell=lambda row: _series(row.series, row.role)),
+    Column("row", cell=lambda row: row.label),
+    Column("measured", cell=lambda row: format_seconds(row.measured)),
+    Column("fitted", cell=lambda row: format_seconds(row.predicted)),
+    Column("error", cell=lambda row: f"{row.error:+.1%}"),
 )
 """Of every residual."""
 
@@ -91,25 +91,25 @@ def step_times(trace: Trace, name: str) -> list[str]:
     lines = [f"{name}: {len(trace.steps)} steps of one rank, {where}; medians"]
     lines += [f"  {text:<26} {format_seconds(trace.median_s(field))}" for field, text in PHASES.items()]
     last = trace.steps[-1]
-    for one in last.collectives:
-        sent = one.collective
+    for call in last.collectives:
+        sent = call.collective
         assert sent is not None
         size = format_bytes(sent.in_bytes or 0)
         size = "of unknown size" if sent.in_bytes is None and sent.kind != "barrier" else size
-        lines.append(f"  {sent.name}, {size}: {format_seconds(one.end_s - one.start_s)}")
+        lines.append(f"  {sent.name}, {size}: {format_seconds(call.end_s - call.start_s)}")
     return lines
 
 
 def _groups(residuals: Sequence[Comparison]) -> Table:
     """Return mean and worst error of every group, fitted ones first."""
-    keys = sorted(dict.fromkeys((one.role, one.series) for one in residuals), key=lambda key: key[0])
+    keys = sorted(dict.fromkeys((row.role, row.series) for row in residuals), key=lambda key: key[0])
     return Table(("residuals", "rows", "mean", "worst", "worst row"), (_line(residuals, *key) for key in keys))
 
 
 def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:
-    mine = [one for one in residuals if (one.role, one.series) == (role, series)]
-    worst = worst_row(mine)
-    return _series(series, role), str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
+    rows = [row for row in residuals if (row.role, row.series) == (role, series)]
+    worst = worst_row(rows)
+    return _series(series, role), str(len(rows)), f"{mean_error(rows):.1%}", f"{worst.error:+.1%}", worst.label
 
 
 def _series(series: str, role: str) -> str:

@@ -79,8 +79,8 @@ def _accumulations(sweep: SweepResult) -> Iterator[str]:
     for point in sweep.points:
         if point.scenario.run.global_batch is not None:
             counts[point.scenario.run.global_batch].add(point.scenario.grad_accumulation)
-    for batch, found in counts.items():
-        between = f"{min(found)} to {max(found)}" if len(found) > 1 else str(min(found))
+    for batch, numbers in counts.items():
+        between = f"{min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(min(numbers))
         yield f"note: run.global_batch = {batch}: gradients are accumulated over {between} micro-batches"
 
 
@@ -189,20 +189,21 @@ def _without_effect(sweep: SweepResult, key: str) -> list[str]:
         rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
     if all(len(row) == 1 for row in rows.values()):  # of a list of points: no two differ in this key alone
         return []
-    if any(not _same_times(point, row[0]) for row in rows.values() for point in row):
+    pairs = [(point, row[0]) for row in rows.values() for point in row]
+    if not all(_same_times(*pair) for pair in pairs):
         return []
     others = [
         text
         for text, metric in (("samples/s", "samples_per_s"), ("the end-to-end time", "total_s"))
-        if any(getattr(one.result, metric) != getattr(row[0].result, metric) for row in rows.values() for one in row)
+        if any(getattr(point.result, metric) != getattr(first.result, metric) for point, first in pairs)
     ]
     but = f" but {' and '.join(others)}" if others else ""
     return hanging("note: ", f"{key} changes nothing{but}: all its values give the same step times here")
 
 
-def _same_times(one: PointResult, other: PointResult) -> bool:
+def _same_times(first: PointResult, second: PointResult) -> bool:
     """Return whether two results have the same iteration time, and their baselines, but for rounding."""
-    pairs = zip_longest(sides(one), sides(other))
+    pairs = zip_longest(sides(first), sides(second))
     return all(a and b and math.isclose(a.iteration_s, b.iteration_s, rel_tol=1e-9) for a, b in pairs)
 
 
