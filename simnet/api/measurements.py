@@ -1,16 +1,18 @@
 """Questions to measurements: a calibration fitted to them, and predictions beside them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
+from simnet.api.questions import Draws, Settings, experiment_of
 from simnet.core.arguments import Files, Name, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
+from simnet.report.progress_bar import Progress, watched
 
 if TYPE_CHECKING:
     from simnet.calibration.fit import FittedPart
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from simnet.calibration.step_model import WasTrained
     from simnet.cluster.hardware import Cluster
     from simnet.engine.scenario import Scenario
-    from simnet.validation.training_steps import MeasuredStep
 
 BOUND_PERCENT = 15.0
 DRAWS = 200
@@ -206,7 +207,9 @@ def validate(  # noqa: PLR0913 - the options of the command
     sets: Iterable[str] | str = (),
     model: str | None = None,
     nic_gbit_per_s: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None,
-    draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None,
+    settings: Settings | None = None,
+    draws: Draws | None = None,
+    progress: Progress = True,
 ) -> ValidationAnswer:
     """Compare predicted times with measured ones.
 
@@ -218,7 +221,9 @@ def validate(  # noqa: PLR0913 - the options of the command
         sets: only these published sets; by default all, with intervals.
         model: compare only the steps of this model.
         nic_gbit_per_s: bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.
+        settings: values of the experiment to use instead, by dotted key.
         draws: as in `simulate`.
+        progress: as in `sweep`, by measured step.
 
     Raises:
         SimnetError: nothing to compare, unknown names, or measurements that the calibration was fitted to.
@@ -229,26 +234,38 @@ def validate(  # noqa: PLR0913 - the options of the command
         >>> len(found.comparisons), f"{found.mean_error:.0%}"
         (12, '2%')
     """
+    paths = _paths(measurements)
     if published:
-        if experiment is not None or _paths(measurements):
+        if experiment is not None or paths:
             raise SimnetError("validate: published: needs no experiment and no measurements; drop them")
-        return validate_published(tuple(sets))
+        return _published(tuple(sets))
     if experiment is None:
         raise SimnetError("validate: no measurements: name an experiment and measurements, or give published=True")
-    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
-    if is_folder(experiment):
-        if _paths(measurements) or model is not None or nic_bytes_per_s is not None or draws is not None:
+    if os.path.isdir(experiment):  # noqa: PTH112 - which raises nothing
+        if paths or model is not None or nic_gbit_per_s is not None or draws is not None or settings:
             raise SimnetError(f"validate: {experiment}: a proof holds all that it needs; drop the other arguments")
-        return validate_proof(Path(str(experiment)))
-    return validate_steps(str(experiment), _paths(measurements), model, draws, nic_bytes_per_s)
+        return _proof(Path(str(experiment)))
+    from simnet.calibration.measurement_file import read
+    from simnet.report import measured_steps
+    from simnet.validation import held_out_proof, training_steps
+
+    if not paths:
+        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
+    scenario = experiment_of(experiment, settings, draws, needs_strategy=False).at({})
+    as_they_are = [(path, read(path)) for path in paths]
+    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
+    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
+    # Files are recognized as they are, settings with the bandwidth that is now known.
+    held_out_proof.check(scenario, as_they_are)
+    proof = held_out_proof.check(scenario, known)
+    points = training_steps.predict_points(
+        scenario, [whole for _, whole in known], model, lambda steps: watched(steps, wanted=progress)
+    )
+    return ValidationAnswer(comparisons=tuple(points), proof=measured_steps.proof_text(proof))
 
 
-def validate_published(names: Sequence[str]) -> ValidationAnswer:
-    """Compare published sets; all of them, with intervals, where none is named.
-
-    Raises:
-        SimnetError: a set is unknown.
-    """
+def _published(names: Sequence[str]) -> ValidationAnswer:
+    """Compare published sets; all of them, with intervals, where none is named."""
     from simnet.validation import coverage
     from simnet.validation import published as sets
 
@@ -260,60 +277,18 @@ def validate_published(names: Sequence[str]) -> ValidationAnswer:
     if set(wanted) == set(sets.names()):
         evidence = coverage.find_evidence(outcomes)
         outcomes = coverage.with_intervals(outcomes, evidence)
-    comparisons = tuple(one for outcome in outcomes for one in outcome.predictions)
+    comparisons = tuple(prediction for outcome in outcomes for prediction in outcome.predictions)
     return ValidationAnswer(comparisons=comparisons, outcomes=tuple(outcomes), evidence=evidence)
 
 
-def is_folder(name: Name) -> bool:
-    """Tell whether a name is that of a folder; one that no file can have is not."""
-    return os.path.isdir(name)  # noqa: PTH112 - which raises nothing
-
-
-def validate_proof(folder: Path) -> ValidationAnswer:
-    """Compare a proof that was run with its predictions, and write the calibration that explains it beside them.
-
-    Raises:
-        SimnetError: its results are missing, not whole, or of another proof.
-    """
+def _proof(folder: Path) -> ValidationAnswer:
+    """Compare a proof that was run with its predictions, and write the calibration that explains it beside them."""
     from simnet.core.files import write_file
     from simnet.validation.proof_verdict import CALIBRATION, judge
 
     verdict = judge(folder)
     write_file(folder / CALIBRATION, verdict.calibration_toml.encode(), inside=folder)
     return ValidationAnswer(comparisons=verdict.comparisons, verdict=verdict)
-
-
-def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
-    experiment: str,
-    paths: Sequence[Path],
-    model: str | None,
-    draws: int | None,
-    nic_bytes_per_s: float | None,
-    watched: "Callable[[list[MeasuredStep]], Iterable[MeasuredStep]]" = iter,
-    fixed: "Mapping[str, object] | None" = None,
-) -> ValidationAnswer:
-    """Predict measured steps with an experiment, some of its values fixed.
-
-    Raises:
-        SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
-    """
-    from simnet.analysis.tune import with_any_strategy
-    from simnet.calibration.measurement_file import read
-    from simnet.engine.scenario import load_experiment
-    from simnet.report import measured_steps
-    from simnet.validation import held_out_proof, training_steps
-
-    if not paths:
-        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
-    settings: dict[str, object] = {} if draws is None else {"run.draws": draws}
-    scenario = with_any_strategy(load_experiment(experiment, {**(fixed or {}), **settings})).at({})
-    as_they_are = [(path, read(path)) for path in paths]
-    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
-    # Files are recognized as they are, settings with the bandwidth that is now known.
-    held_out_proof.check(scenario, as_they_are)
-    proof = held_out_proof.check(scenario, known)
-    found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
-    return ValidationAnswer(comparisons=tuple(found), proof=measured_steps.proof_text(proof))
 
 
 def _paths(files: Files) -> tuple[Path, ...]:

@@ -2,31 +2,19 @@
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 from simnet.core.files import file_stamp, is_special, refuse_input, write_error, write_file, write_target
-from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Experiment
     from simnet.report.page import Page
-
-
-Item = TypeVar("Item")
-
-
-def watched(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield the items, with a bar of predictions on stderr if that is a terminal."""
-    with progress(len(items), "predicting") as advance:
-        for item in items:
-            yield item
-            advance(1)
 
 
 def tell_of_axes(experiment: "Experiment") -> None:

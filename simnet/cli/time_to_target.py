@@ -7,7 +7,7 @@ import click
 
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.analysis.tune import with_any_strategy
-from simnet.api import trainings
+from simnet.api import questions
 from simnet.cli import completing, options
 from simnet.cli.output import check_figure, check_file, count_as_read, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings, read_values
@@ -43,12 +43,12 @@ from simnet.engine.scenario import load_experiment
 @click.option(
     "--at",
     "rates",
-    default=",".join(trainings.RATES),
+    default=",".join(questions.RATES),
     show_default=True,
     metavar="RATES",
     help="Bandwidths of a NIC, separated by commas.",
 )
-@options.of(trainings.time_to_target, target={}, ranks={}, steps={}, metric={}, same_task={}, price_per_gpu_hour={})
+@options.of(questions.time_to_target, target={}, ranks={}, steps={}, metric={}, same_task={}, price_per_gpu_hour={})
 @options.SET
 @options.DRAWS
 @options.plot("the metric over simulated time")
@@ -78,7 +78,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     check_file(output)  # which may be none of the files that are read
     check_figure(plot, output, style)
     tell_of_axes(asked)
-    times = options.asked(trainings.time_to_target)(
+    times = options.asked(questions.time_to_target)(
         experiment, curves, at=read_values(rates) or (rates,), settings=fixed, **chosen
     )
     if plot is not None:

@@ -1,9 +1,11 @@
 """The one progress bar: on a terminal, and in a notebook."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
+Item = TypeVar("Item")
 Progress = bool | Callable[[int], object]
 """True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
 
@@ -37,6 +39,14 @@ def progress(total: int, label: str, wanted: Progress = True) -> Iterator[Callab
     with Bar(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False) as bar:
         task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
+
+
+def watched(items: Sequence[Item], label: str = "predicting", wanted: Progress = True) -> Iterator[Item]:
+    """Yield items, with a bar of how many are done."""
+    with progress(len(items), label, wanted) as advance:
+        for item in items:
+            yield item
+            advance(1)
 
 
 def _is_notebook() -> bool:
