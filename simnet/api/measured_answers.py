@@ -1,9 +1,10 @@
 """The answers that measurements give: a fitted calibration, and predictions beside what was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from simnet.validation.proof_verdict import Verdict
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CalibrationAnswer(Answer):
+class CalibrationAnswer(Answer, Struct, frozen=True, kw_only=True):
     """A calibration fitted to measurements.
 
     It prints what `simnet calibrate` prints; its data frame has one row a residual; drawn are the residuals over
@@ -83,8 +83,7 @@ class CalibrationAnswer(Answer):
         )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ValidationAnswer(Answer):
+class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
     """Predictions beside measurements.
 
     It prints what `simnet validate` prints; its data frame has one row a measured value; drawn are predicted over

@@ -68,8 +68,8 @@ def calibrate(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
-        >>> found.write("mine.toml")  # doctest: +SKIP
+        >>> fit = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
+        >>> fit.write("mine.toml")  # doctest: +SKIP
     """
     from simnet.calibration import calibration_file, fit_files, merged_calibration, nccl, sources
     from simnet.calibration.fit import check_errors, checked_residuals
@@ -230,8 +230,8 @@ def validate(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.validate(published=True, sets=["hkbu_bsp"])
-        >>> len(found.comparisons), f"{found.mean_error:.0%}"
+        >>> validation = simnet.validate(published=True, sets=["hkbu_bsp"])
+        >>> len(validation.comparisons), f"{validation.mean_error:.0%}"
         (12, '2%')
     """
     paths = _paths(measurements)

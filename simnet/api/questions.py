@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
@@ -33,7 +32,6 @@ Draws = Annotated[int, Meta(ge=0, le=10_000)]
 Jobs = Annotated[int, Meta(ge=1, le=1024)]
 RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
 """Bandwidths at which trainings are compared."""
-Item = TypeVar("Item", bound=msgspec.Struct)
 
 
 @checked
@@ -88,7 +86,7 @@ def simulate(
     """
     from simnet.analysis import lost_time as losses
     from simnet.analysis.references import compared, references
-    from simnet.api.answers import RunAnswer
+    from simnet.api.answers import RunAnswer, as_answer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
@@ -143,13 +141,13 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.sweep("bert_base_10gbit", {"strategy": ["binsgdm", "one_bit_adam"]}, draws=0)
-        >>> [(run.result.strategy, round(run.speedup, 1)) for run in found]
+        >>> sweep = simnet.sweep("bert_base_10gbit", {"strategy": ["binsgdm", "one_bit_adam"]}, draws=0)
+        >>> [(run.result.strategy, round(run.speedup, 1)) for run in sweep]
         [('binsgdm', 4.9), ('one_bit_adam', 1.4)]
     """
     from simnet.analysis import sweeps
     from simnet.analysis.workers import DaskPool
-    from simnet.api.answers import SweepAnswer
+    from simnet.api.answers import SweepAnswer, as_answer
 
     listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
     experiment = experiment_of(scenario, settings, draws, axes, listed or None)
@@ -191,7 +189,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
     """
     from simnet.analysis.crossover import NUM_STEPS, search
     from simnet.analysis.references import compared
-    from simnet.api.answers import CrossoverAnswer
+    from simnet.api.answers import CrossoverAnswer, as_answer
 
     experiment = experiment_of(scenario, settings, draws)
     with bar(NUM_STEPS, "searching", progress) as advance:
@@ -244,7 +242,7 @@ def advise(  # noqa: PLR0913 - the options of the command
     from simnet.analysis.advise import check_rankable
     from simnet.analysis.advise_with_faults import num_runs
     from simnet.analysis.tune import chosen, recorded_systems
-    from simnet.api.answers import AdviceAnswer
+    from simnet.api.answers import AdviceAnswer, as_answer
 
     names, recorded, judges = chosen(systems), recorded_systems(texts(steps)), texts(convergence)
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
@@ -303,15 +301,15 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.time_to_target(
+        >>> times = simnet.time_to_target(
         ...     "bert_base_10gbit", "characters", same_task=True, at=["10 Gbit/s"], draws=0
         ... )
-        >>> found.bandwidths[0].systems[0].title, found.target
+        >>> times.bandwidths[0].systems[0].title, times.target
         ('BinSGDM', 2.4468)
     """
     from simnet.analysis.same_task import check_same_task
     from simnet.analysis.time_to_target import times_to_target
-    from simnet.api.answers import TimeToTargetAnswer
+    from simnet.api.answers import TimeToTargetAnswer, as_answer
     from simnet.engine.intervals import DRAWS
 
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
@@ -437,8 +435,3 @@ def texts(names: Names) -> tuple[str, ...]:
     """Return names as texts."""
     assert isinstance(names, tuple)  # as `checked` makes it
     return tuple(map(str, names))
-
-
-def as_answer(kind: type[Item], result: msgspec.Struct) -> Item:
-    """Return a result as the answer that holds the same."""
-    return kind(**{name: getattr(result, name) for name in kind.__struct_fields__})

@@ -15,6 +15,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from simnet.analysis.workers import num_cores
 from simnet.cli import options
 from simnet.cli.output import check_file, emit
 from simnet.cli.terminal import say
@@ -122,13 +123,7 @@ def _machine() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.release()} ({platform.machine()})"
     for name, text in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
         yield Finding("machine", name, text, "all commands")
-    yield Finding("machine", "cores", str(_num_cores()), "sweeps and draws, one process a core")
-
-
-def _num_cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    yield Finding("machine", "cores", str(num_cores()), "sweeps and draws, one process a core")
 
 
 def _package(part: str, name: str, least: str, needed_for: str, repair: str) -> Finding:

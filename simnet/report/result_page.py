@@ -44,7 +44,7 @@ def result_page(run_result: RunResult) -> Page:
     return Page(
         [
             *([*question, ""] if question else []),
-            *assumed_lines(run_result),
+            *(line for label, text in assumptions(run_result).items() for line in hanging(f"{label:<13}", text)),
             "",
             comparison(run_result),
             "",
@@ -53,12 +53,6 @@ def result_page(run_result: RunResult) -> Page:
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
-
-
-def assumed_lines(run_result: RunResult) -> Iterator[str]:
-    """Yield one line for each part, with the kind of its numbers in brackets."""
-    for label, text in assumptions(run_result).items():
-        yield from hanging(f"{label:<13}", text)
 
 
 def assumptions(run_result: RunResult) -> dict[str, str]:
