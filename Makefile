@@ -11,8 +11,8 @@ PYTHON ?=
 PYTEST_ARGS ?= -n $(WORKERS) --dist worksteal
 test: WORKERS = $(CORES)
 EXAMPLES ?= all
-LAB_TESTS ?= lab or timed
 DEMO_ARGS ?=
+COVERAGE := --cov=simnet --cov=binsgdm --cov-branch --cov-report=term:skip-covered
 GPU_OUT := out/gpu
 GPU_ARGS ?=
 # Empty: the newest torch that the driver can run.
@@ -25,11 +25,9 @@ MLXTEND ?= mlxtend==0.25.0
 unexport PYTHONDONTWRITEBYTECODE
 # Python compiles what it imports; pip would compile all of torch, for half a minute.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
-# The lab measures real time and mostly waits for its slow NICs: where it wants a core, the others wait.
-AFTER_LAB := nice -n 10
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all nightly-test lab-test check nightly lint types torch extras docs gpu gpu-commit
+.PHONY: help demo test test-all nightly-test evidence check nightly lint types torch extras docs gpu gpu-commit
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,31 +36,34 @@ demo: $(VENV)/.installed ## speedup of BinSGDM for BERT-Base and ResNet-50: tabl
 	$(BIN)/simnet sweep speedup $(DEMO_ARGS) -o $(OUT)
 	$(BIN)/simnet report $(OUT) --figures $(OUT)
 
-test: $(VENV)/.installed-dev ## run the tests that are neither slow nor of the lab (PYTEST_ARGS="-k name" to choose)
-	$(BIN)/python -m pytest -m 'not slow and not lab and not timed and not nightly' $(PYTEST_ARGS)
+test: $(VENV)/.installed-dev ## run the tests that are not slow (PYTEST_ARGS="-k name" to choose)
+	$(BIN)/python -m pytest -m 'not slow and not timed and not nightly' $(PYTEST_ARGS)
 
-test-all: $(VENV)/.installed-dev ## all tests but those of `make nightly` and those that time something
-	$(BIN)/python -m pytest -m 'not lab and not timed and not nightly' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
+test-all: $(VENV)/.installed-dev ## all tests but those of `make nightly-test`
+	$(BIN)/python -m pytest -m 'not timed and not nightly' --hypothesis-profile=$(EXAMPLES) $(PYTEST_ARGS)
 
-nightly-test: $(VENV)/.installed-dev ## the tests that build, install or open something large
-	$(AFTER_LAB) $(BIN)/python -m pytest -m 'nightly' $(PYTEST_ARGS)
+nightly-test: $(VENV)/.installed-dev ## the tests that build, install or open something large; then, one after another, those that time something
+	$(BIN)/python -m pytest -m 'nightly' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m 'timed'
 
-lab-test: $(VENV)/.installed-dev ## the tests of the lab and all that time something, one after another: a quiet machine, root for the lab
-	@said=$$($(BIN)/python -m pytest -m '$(LAB_TESTS)' 2>&1); code=$$?; printf '%s\n' "$$said"; exit $$code
+evidence: $(VENV)/.installed-dev ## the tests of the evidence; then, one after another, the lab and what times something: root, a quiet machine
+	$(BIN)/python -m pytest -c evidence/pyproject.toml --rootdir=. -m 'not lab and not timed' $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -c evidence/pyproject.toml --rootdir=. -m 'lab or timed'
 
-check: lint ## what CI runs: format, lint, types, all tests but those of `make nightly` and those that time something
+check: lint ## what CI runs: format, lint, types, all tests but those of `make nightly`
 	@$(MAKE) --no-print-directory --jobs EXAMPLES=ci types test-all
 
-nightly: check ## what CI runs, and the site, notebooks, wheel, browser, libraries and the lab
-	@$(MAKE) --no-print-directory --jobs LAB_TESTS='lab and not timed' nightly-test lab-test
+nightly: ## what CI runs, with the branches that no test takes; site, notebooks, wheel, browser and libraries; what times something; the evidence
+	@$(MAKE) --no-print-directory check PYTEST_ARGS="$(PYTEST_ARGS) $(COVERAGE)"
+	@$(MAKE) --no-print-directory nightly-test evidence
 
 lint: $(VENV)/.installed-dev ## ruff: its format, which `.venv/bin/ruff format .` repairs, and its rules
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 
 types: $(VENV)/.installed-dev ## mypy --strict; of binsgdm too where torch is installed, and of a script that uses the API
-	$(AFTER_LAB) $(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
-	$(AFTER_LAB) $(BIN)/mypy --strict examples/ask_from_python.py
+	$(BIN)/mypy $$($(BIN)/python -c "import torch, numba" 2>/dev/null || echo --package simnet)
+	$(BIN)/mypy --strict examples/ask_from_python.py
 
 torch: $(VENV)/.installed-dev ## add torch, numba, scikit-learn and, if to be had, mlxtend and Triton for the tests of binsgdm (TORCH=..., TRITON=...)
 	$(INSTALL) '$(TORCH)' 'numba>=0.60' scikit-learn

@@ -17,7 +17,7 @@ class BinsgdmError(Exception):
 
 def printable(text: str) -> str:
     """Return a line for a terminal: paths and names of processes hold whatever their makers wrote."""
-    return "".join(one if one.isprintable() else "?" for one in text)
+    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def shown(value: object) -> str:
@@ -31,6 +31,6 @@ def shown(value: object) -> str:
 
 def listed(names: Iterable[object]) -> str:
     """Return names as a sentence can list them, sorted; of many the first."""
-    found = sorted(str(name)[:_LONGEST_NAME] for name in names)
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
-    return f"{found[:_MOST_NAMES]}{more}"
+    texts = sorted(str(name)[:_LONGEST_NAME] for name in names)
+    more = f" and {len(texts) - _MOST_NAMES} more" if len(texts) > _MOST_NAMES else ""
+    return f"{texts[:_MOST_NAMES]}{more}"

@@ -22,13 +22,14 @@ if str(ROOT) not in sys.path:
 from msgspec import Struct
 
 from docs import commands, keys
+from docs.regions import filled
 from simnet import strategies
 from simnet.analysis import convergence
 from simnet.calibration import measurement_file, series_labels
 from simnet.cli import terminal
-from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
-from simnet.cluster import availability, gpu_models, hardware, kernel_times, network_costs
-from simnet.cluster.faults import windows
+from simnet.cli.main import FORMER, GROUPS, cli
+from simnet.cluster import gpu_models, hardware, kernel_times, network_costs
+from simnet.cluster.faults import node_failure, windows
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
@@ -37,10 +38,8 @@ from simnet.core.registry import tag_of
 from simnet.engine import result, scenario
 from simnet.report import rows
 from simnet.strategies import step_file
-from simnet.validation.lab import campaign
 from simnet.workload import gpu_memory, roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
-from studies.page import filled
 
 REFERENCE = ROOT / "docs" / "reference"
 STRUCTS: dict[type[Struct], str] = {
@@ -64,9 +63,6 @@ STRUCTS: dict[type[Struct], str] = {
     NcclCosts: "cluster.md#nccl",
     network_costs.LibraryCosts: "cluster.md#libraries",
     hardware.FittedTo: "cluster.md#fitted_to",
-    campaign.Campaign: "files.md#campaigns",
-    campaign.Points: "files.md#points",
-    campaign.Links: "files.md#links",
     convergence.Convergence: "files.md#convergence",
     convergence.TrainedSystem: "files.md#systems",
     convergence.TrainingCurve: "files.md#curves",
@@ -76,7 +72,7 @@ STRUCTS: dict[type[Struct], str] = {
     gpu_memory.GpuMemory: "files.md#memory",
     result.RankWaits: "files.md#waits",
     result.LateRank: "files.md#waits",
-    availability.Availability: "files.md#availability",
+    node_failure.Availability: "files.md#availability",
     result.LostTime: "files.md#lost_time",
     result.LostToFault: "files.md#lost_time",
     result.StepTimes: "files.md#lost_time",
@@ -315,8 +311,7 @@ def commands_page() -> str:
     """Return the page of commands."""
     former = {name: now.split(", ") for name, (_, now) in FORMER.items()}
     shared, sections = command_sections()
-    groups = {**GROUPS, "Development": DEVELOPMENT}
-    given = {"groups": groups, "former": former, "shared": shared, "sections": sections}
+    given = {"groups": GROUPS, "former": former, "shared": shared, "sections": sections}
     return templates.page("reference/commands.md", given)
 
 

@@ -54,8 +54,7 @@ HERE = Path(__file__).parent
 collect_ignore = ["helpers"]
 # Folders whose tests are all of one kind.
 FOLDERS = {
-    "distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "lab": pytest.mark.lab,
-    "gpu": pytest.mark.gpu,
+    "distributed": pytest.mark.distributed, "works": pytest.mark.distributed, "gpu": pytest.mark.gpu,
 }  # fmt: skip
 
 

@@ -26,16 +26,19 @@ def check_values(system: type[System], options: Mapping[str, Any]) -> None:
     Annotations other than plain kinds, their unions and literals allow everything.
     """
     try:
-        annotations = {one.name: one.annotation for one in inspect.signature(system, eval_str=True).parameters.values()}
+        annotations = {
+            parameter.name: parameter.annotation
+            for parameter in inspect.signature(system, eval_str=True).parameters.values()
+        }
     except Exception:  # an annotation may be any text, such as a name that only a type checker sees
         annotations = {}
-    for option, given in options.items():
-        if isinstance(given, float) and not math.isfinite(given):
-            raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be finite; give a finite number")
+    for option, value in options.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise BinsgdmError(f"{system.name}: {option}: {value!r}: must be finite; give a finite number")
         kinds = _kinds(annotations.get(option, Any))
-        if kinds and not any(_is_one(given, kind) for kind in kinds):
+        if kinds and not any(_is_of_kind(value, kind) for kind in kinds):
             wanted = " or ".join(_WORDS.get(kind, repr(kind)) for kind in kinds)
-            raise BinsgdmError(f"{system.name}: {option}: {given!r}: must be {wanted}; give one")
+            raise BinsgdmError(f"{system.name}: {option}: {value!r}: must be {wanted}; give one")
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:
@@ -52,10 +55,10 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
     return (kind,) if isinstance(kind, type) and kind in _WORDS else ()
 
 
-def _is_one(given: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any) -> bool:
     if kind not in _WORDS:
-        return type(given) is type(kind) and bool(given == kind)
-    return type(given) is kind or (kind is float and type(given) is int)
+        return type(value) is type(kind) and bool(value == kind)
+    return type(value) is kind or (kind is float and type(value) is int)
 
 
 ONE_BIT_ADAM = "one_bit_adam"
@@ -74,7 +77,7 @@ class SystemChoice:
     """A system with the options that were given, by name in the order given."""
 
     name: str
-    given: dict[str, Any] = field(hash=False)
+    options: dict[str, Any] = field(hash=False)
 
     @property
     def _system(self) -> type[System] | None:
@@ -88,10 +91,10 @@ class SystemChoice:
         A topology is one of them only where it is not the system's own.
         """
         if self._system is None:
-            return {"topology": "flat", **self.given}
+            return {"topology": "flat", **self.options}
         is_own = self.topology == self._system.topologies[0]
         topology = {} if is_own else {"topology": self.topology}
-        return {**self._system.options, **without_topology(self.given), **topology}
+        return {**self._system.options, **without_topology(self.options), **topology}
 
     @property
     def steady(self) -> dict[str, Any]:
@@ -101,20 +104,15 @@ class SystemChoice:
     @property
     def topology(self) -> str:
         """The topology that was given, or the system's own."""
-        own = "flat" if self._system is None else self._system.topologies[0]
-        return str(self.given.get("topology") or own)
+        default = "flat" if self._system is None else self._system.topologies[0]
+        return str(self.options.get("topology") or default)
 
     def on(self, ranks_per_node: int) -> "SystemChoice":
         """Return it with the topology that it has by default on nodes of so many ranks, if that is not its own."""
-        if self._system is None or self.given.get("topology"):
+        if self._system is None or self.options.get("topology"):
             return self
         default = self._system.default_topology(ranks_per_node)
-        return self if default == self.topology else replace(self, given={**self.given, "topology": default})
-
-    @property
-    def is_hierarchical(self) -> bool:
-        """Whether a node averages before payloads go between nodes."""
-        return self.topology in BETWEEN_NODES
+        return self if default == self.topology else replace(self, options={**self.options, "topology": default})
 
     @property
     def topology_among_equals(self) -> str:
@@ -140,7 +138,7 @@ def choice(text: str, where: str) -> SystemChoice:
         BinsgdmError: an unknown system or option, or a value out of range.
 
     Example:
-        >>> choice("qsgd:bits=8,coding=packed", "--system").given
+        >>> choice("qsgd:bits=8,coding=packed", "--system").options
         {'bits': 8, 'coding': 'packed'}
     """
     name, _, options = text.partition(":")
@@ -152,19 +150,19 @@ def choice(text: str, where: str) -> SystemChoice:
         raise BinsgdmError(f"{where} {text!r}: {SYSTEMS.refusal(name) or unknown}")
     if not all(key and is_there for key, is_there, _ in pairs):
         raise BinsgdmError(f"{where} {text!r}: after {name}: give KEY=VALUE,KEY=VALUE, such as qsgd:bits=4")
-    given = {key.strip(): _value(value.strip()) for key, _, value in pairs}
-    if len(given) < len(pairs):
+    values = {key.strip(): _value(value.strip()) for key, _, value in pairs}
+    if len(values) < len(pairs):
         raise BinsgdmError(f"{where} {text!r}: an option comes twice; give it once")
     if name != ONE_BIT_ADAM:
         usual = SYSTEMS[name].usual_options
         one_of_these = {option for option, default in SYSTEMS[name].options.items() if default is None}
-        if usual and not given.keys() & one_of_these:
-            given = {**usual, **given}
+        if usual and not values.keys() & one_of_these:  # such as ratio or k, one of which must be given
+            values = {**usual, **values}
     try:
-        _check(name, given)
+        _check(name, values)
     except (BinsgdmError, ValueError) as error:
         raise BinsgdmError(f"{where} {text!r}: {error}") from error
-    return SystemChoice(name=name, given=given)
+    return SystemChoice(name=name, options=values)
 
 
 def _check(name: str, options: dict[str, Any]) -> None:
@@ -172,10 +170,10 @@ def _check(name: str, options: dict[str, Any]) -> None:
         if set(options) - {"topology"} or options.get("topology", "flat") != "flat":
             raise BinsgdmError("one_bit_adam is measured with flat topology in its compression stage; drop the options")
         return
-    own = without_topology(options)
-    check_options(name, own)  # here, too: an option may have the name of an argument of make
+    system_options = without_topology(options)
+    check_options(name, system_options)  # here, too: an option may have the name of an argument of make
     if SYSTEMS[name] not in BUILT_IN:  # those check their options in sentences of their own
-        check_values(SYSTEMS[name], own)
+        check_values(SYSTEMS[name], system_options)
     make(name, rank=0, world_size=2, **options)
 
 
@@ -196,8 +194,9 @@ def text_of(options: Mapping[str, Any]) -> str:
 
 
 def _value(text: str) -> Option:
+    # In this order: 1 is a whole number, and inf, which float takes, is refused later.
     for read in (WORDS.__getitem__, int, float):
         with suppress(KeyError, ValueError):
-            found: Option = read(text)
-            return found
+            value: Option = read(text)
+            return value
     return text

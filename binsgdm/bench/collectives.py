@@ -39,14 +39,15 @@ def measure(
         raise BinsgdmError(f"--min-size {min_bytes}: no power of four from there to {max_bytes}; lower it")
     for part, message_bytes in bench.each(messages):
         calls = {kind: call(ranks, *kind, message_bytes) for kind in going}
-        found = part.times({kind: function for kind, (function, _) in calls.items()})
-        for (collective, group, dtype), values in found.items():
+        times = part.times({kind: function for kind, (function, _) in calls.items()})
+        for (collective, group, dtype), values in times.items():
             size = group_size(ranks, group)
             bench.record.add(
                 "collective", collective, values, group=group, group_size=size, dtype=dtype,
                 message_bytes=calls[collective, group, dtype][1], num_groups=ranks.world_size // size,
             )  # fmt: skip
-        going = [kind for kind in going if median(found[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
+        # What takes too long at one size takes longer at the next.
+        going = [kind for kind in going if median(times[kind]) * stop_rule.min_repetitions < stop_rule.max_seconds]
         if not going:
             break
 
@@ -57,15 +58,15 @@ def kinds(ranks: Ranks, only: tuple[str, ...] = ()) -> list[Kind]:
         raise BinsgdmError("collectives: needs two ranks; launch them with torchrun --nproc-per-node 2")
     groups: list[tuple[GroupName, str]] = [("world", "uint8"), ("inter_node", "uint8")]
     groups += [("intra_node", dtype) for dtype in DTYPES]
-    found: list[Kind] = [("all_reduce", "world", "float32")]
-    found += [
+    offered: list[Kind] = [("all_reduce", "world", "float32")]
+    offered += [
         (name, group, dtype)
         for name in ("all_to_all", "all_gather")
         for group, dtype in groups
         # A group of all ranks under another name is measured once.
         if group == "world" or 1 < group_size(ranks, group) < ranks.world_size
     ]
-    return [kind for kind in found if not only or kind[0] in only]
+    return [kind for kind in offered if not only or kind[0] in only]
 
 
 def group_size(ranks: Ranks, group: GroupName) -> int:

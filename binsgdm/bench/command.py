@@ -103,10 +103,10 @@ def _command(name: str, *, about: str, example: str, max_seconds: float) -> Call
     """Return what makes a command of a function that takes the command's own options and returns its work."""
 
     def decorate(function: Callable[..., Work]) -> None:
-        own: list[click.Parameter] = getattr(function, "__click_params__", [])
+        command_options: list[click.Parameter] = getattr(function, "__click_params__", [])
         command = click.Command(
             name,
-            params=[*reversed(own), *_common(max_seconds)],
+            params=[*reversed(command_options), *_common(max_seconds)],
             callback=lambda **options: run(function, options),
             help=about,
             short_help=about.partition("\n")[0],
@@ -374,19 +374,20 @@ def _measure_card(  # noqa: PLR0913 - one argument an option
         )
     if math.isnan(budget):  # it lies in every range
         raise BinsgdmError("--budget nan: must be a number of seconds from 1 on")
+    # Both at once would leave files of another card beside the ones that are asked for.
     if force and only:
         raise BinsgdmError("--force --only: one measures all parts again, the other some of them: give one of the two")
     with _torch_needed():
         from binsgdm.bench.gpu import card
         from binsgdm.bench.gpu.run import CardRun
-    found = card.of_card() if device == "cuda" else card.of_cpu()
-    run = CardRun(folder, found, device=device, quick=quick, starts_anew=force)
+    facts = card.of_card() if device == "cuda" else card.of_cpu()
+    run = CardRun(folder, facts, device=device, quick=quick, starts_anew=force)
     folder.mkdir(parents=True, exist_ok=True)
     _introduce(run.content)
     is_good = run.run(
         [part for part in PARTS if part.name in only or not only],
         budget_s=budget,
-        num_ranks=ranks or max(1, found["card"]["num_cards"]),
+        num_ranks=ranks or max(1, facts["card"]["num_cards"]),
         spent_s=time.monotonic() - start,
         again=only,
     )
@@ -401,7 +402,8 @@ def _folder(output: str) -> Path:
         raise BinsgdmError("--output '': is empty: name a folder with -o")
     if folder.exists() and not folder.is_dir():
         raise BinsgdmError(f"{folder}: is no folder: name a folder with -o")
-    home = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    # The nearest folder that exists: those below it will be made.
+    home = next(ancestor for ancestor in (folder, *folder.absolute().parents) if ancestor.exists())
     if not home.is_dir():
         raise BinsgdmError(f"{folder}: {home}: is no folder: name another with -o")
     if not os.access(home, os.W_OK | os.X_OK):

@@ -65,10 +65,10 @@ def add_backwards(
 ) -> None:
     """Add backward alone and beside each load, in turns, with the labels of that load."""
     trials = {name: _backward(module, forward, bench.ranks, load) for name, load in {"": None, **loads}.items()}
-    found = {name: [row[0] for row in rows] for name, rows in bench.interleave(trials).items()}
+    times = {name: [row[0] for row in rows] for name, rows in bench.interleave(trials).items()}
     for name in loads:
-        bench.record.add("interference", "backward_alone", found[""], **labels[name])
-        bench.record.add("interference", "backward_beside", found[name], **labels[name])
+        bench.record.add("interference", "backward_alone", times[""], **labels[name])
+        bench.record.add("interference", "backward_beside", times[name], **labels[name])
 
 
 def _backward(module: torch.nn.Module, forward: Forward, ranks: Ranks, load: Load | None) -> Trial:
@@ -106,7 +106,7 @@ def _overlapped(load: Load, device: torch.device) -> Iterator[None]:
     # Nobody waits at the end for one that waits for a rank that is gone.
     thread = threading.Thread(target=work, name="binsgdm-overlapped", daemon=True)
     thread.start()
-    running.wait()
+    running.wait()  # backward beside nothing yet would be the other trial
     try:
         yield
     finally:
@@ -208,7 +208,7 @@ class CopyLoad:
 
     def _seconds(self, call: Callable[[], object]) -> float:
         trial = trial_of(call, self._device)
-        return median([trial()[0] for _ in range(2 + 5)][2:])
+        return median([trial()[0] for _ in range(2 + 5)][2:])  # the first two warm up
 
 
 def _sleep(cycles: int) -> None:

@@ -89,25 +89,25 @@ def slow_notes(series: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
     The project's own kernels come first, the worst of them before the others; then what plain torch does in systems.
     """
-    kernels = [one for one in series if one["kind"] == "kernel"]
+    kernels = [row for row in series if row["kind"] == "kernel"]
     copies = [
-        _FIXED["copy"] * one["labels"]["num_elements"] / median(one["values"])
-        for one in kernels
-        if one["name"] == "copy"
+        _FIXED["copy"] * row["labels"]["num_elements"] / median(row["values"])
+        for row in kernels
+        if row["name"] == "copy"
     ]
     if not copies:
         return
     bandwidth = max(copies)
     yield f"copy: {bandwidth / 1e9:,.0f} GB/s read and written, the fastest size"
     ratios: dict[tuple[str, str, int], list[tuple[float, int, float]]] = {}  # with all elements, and the median
-    for one in kernels:
-        name, labels, vectors = one["name"], one["labels"], one["labels"].get("num_vectors", 1)
+    for row in kernels:
+        name, labels, vectors = row["name"], row["labels"], row["labels"].get("num_vectors", 1)
         moved, numel = bytes_per_element(name, vectors), labels["num_elements"] * vectors
         if moved is not None and labels["dtype"] in {"float32", "uint8"} and numel >= TARGET_NUMEL:
-            seconds = median(one["values"])
-            found = (seconds * bandwidth / (moved * numel), numel, seconds)
-            ratios.setdefault((name, labels["kernels"], vectors), []).append(found)
-    worst = {key: max(found) for key, found in ratios.items() if max(found)[0] > TARGET}
+            seconds = median(row["values"])
+            measured = (seconds * bandwidth / (moved * numel), numel, seconds)
+            ratios.setdefault((name, labels["kernels"], vectors), []).append(measured)
+    worst = {key: max(measured) for key, measured in ratios.items() if max(measured)[0] > TARGET}
     if ratios and not worst:
         yield f"no kernel takes more than {TARGET} times its bytes / bandwidth from {TARGET_NUMEL:,} elements on"
 

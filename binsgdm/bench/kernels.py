@@ -17,7 +17,7 @@ from binsgdm.bench.record import Bench
 from binsgdm.bench.timing import LAUNCH, SHARED_S, Call, CudaQueue, interleave, interleave_on_stream, pause_s, trial_of
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import NAMES, Kernels, select, zeros
-from binsgdm.kernels.random import Key
+from binsgdm.kernels.keys import Key
 
 MIN_NUMEL, MAX_NUMEL, MAX_GPU_NUMEL = 2**10, 2**27, 2**28
 MAX_REFERENCE_NUMEL = 2**16  # the reference kernels are slow: larger sizes would take most of the time
@@ -36,7 +36,7 @@ GAIN = 2.0  # of the shaped kernels, which multiply by any
 
 LAUNCHED = "launch_"
 Name = tuple[str, str, int]  # kernel, implementation, number of vectors (0 for kernels of one vector)
-Found = list[tuple[Name, dict[str, str], list[float]]]  # with the label that says what the times hold
+Timings = list[tuple[Name, dict[str, str], list[float]]]  # with the label that says what the times hold
 
 
 def measure(
@@ -64,6 +64,7 @@ def measure(
     numels = sizes(ranks, min_numel, max_numel, bytes_per_element=needed)
     min_s = SHARED_S if ranks.ranks_on_machine > 1 and ranks.device.type == "cpu" else 0.0
     if min_s:
+        # Each repetition takes at least min_s: more of them than fit would exceed max_seconds.
         stop_rule = replace(
             stop_rule, max_repetitions=max(stop_rule.min_repetitions, int(stop_rule.max_seconds / min_s))
         )
@@ -76,7 +77,7 @@ def measure(
             if name != "reference" or kernels or numel <= MAX_REFERENCE_NUMEL
         }
         try:
-            found = _times(
+            timings = _times(
                 # With its tensors gone before those of the next size are made.
                 _calls(chosen, numel, ranks.device, getattr(torch, dtype)),
                 replace(bench, stop_rule=stop_rule),
@@ -87,7 +88,7 @@ def measure(
         except torch.cuda.OutOfMemoryError:
             bench.record.note(f"kernels: {numel:,} elements and more do not fit into the memory: left out")
             break
-        for (name, implementation, vectors), timing, values in found:
+        for (name, implementation, vectors), timing, values in timings:
             kernel = name.removeprefix(LAUNCHED)
             labels: dict[str, str | int] = {"num_elements": numel // max(1, vectors)}
             labels |= {"dtype": DTYPES.get(kernel, dtype), "kernels": implementation, **timing}
@@ -97,7 +98,7 @@ def measure(
         bench.probe()
 
 
-def _times(calls: dict[Name, Call], bench: Bench, *, pause_s: float, min_s: float, with_launches: bool) -> Found:
+def _times(calls: dict[Name, Call], bench: Bench, *, pause_s: float, min_s: float, with_launches: bool) -> Timings:
     """Return the times of calls with the label that says what they hold; once more from an idle queue if asked to."""
     ranks, rule = bench.ranks, bench.stop_rule
     trials = {name: trial_of(call, ranks.device, min_s) for name, call in calls.items()}
@@ -105,11 +106,11 @@ def _times(calls: dict[Name, Call], bench: Bench, *, pause_s: float, min_s: floa
         rows = interleave(trials, rule, ranks, pause_s=pause_s)
         return [(name, {}, [row[0] for row in of_name]) for name, of_name in rows.items()]
     on_stream = interleave_on_stream(CudaQueue(ranks.device), calls, rule, ranks)
-    found: Found = [(name, {"timing": timing}, values) for name, (timing, values) in on_stream.items()]
+    timings: Timings = [(name, {"timing": timing}, values) for name, (timing, values) in on_stream.items()]
     if with_launches:
         for (name, made_with, vectors), launched in interleave(trials, rule, ranks).items():
-            found.append(((LAUNCHED + name, made_with, vectors), {"timing": LAUNCH}, [row[0] for row in launched]))
-    return found
+            timings.append(((LAUNCHED + name, made_with, vectors), {"timing": LAUNCH}, [row[0] for row in launched]))
+    return timings
 
 
 def available(device: torch.device) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ def available(device: torch.device) -> tuple[str, ...]:
             select(name, device)
         except BinsgdmError:
             return False
-        return name != "triton" or device.type == "cuda"
+        return name != "triton" or device.type == "cuda"  # the interpreter would take hours
 
     return tuple(filter(works, NAMES))
 
@@ -130,17 +131,17 @@ def sizes(ranks: Ranks, min_numel: int, max_numel: int | None, *, bytes_per_elem
     fits = free_bytes(ranks) // bytes_per_element
     # Nobody else is meant to need a GPU's memory; a CPU's is that of the whole machine.
     most = min(MAX_GPU_NUMEL, fits) if ranks.device.type == "cuda" else min(MAX_NUMEL, fits // 4)
-    largest = most if max_numel is None else max_numel
+    largest = most if max_numel is None else max_numel  # what is asked for may not fit, and is then refused
     # The smallest of all ranks, by the maximum of negatives: all ranks must measure the same sizes.
     largest = int(min(ranks.slowest([-float(largest)])) * -1)
     if largest > fits:
         raise BinsgdmError(
             f"--max-size {largest}: needs {largest * bytes_per_element:,} bytes of free memory; lower it"
         )
-    found = [2**power for power in range(1, 40) if max(min_numel, *NUM_VECTORS) <= 2**power <= largest]
-    if not found:
+    numels = [2**power for power in range(1, 40) if max(min_numel, *NUM_VECTORS) <= 2**power <= largest]
+    if not numels:
         raise BinsgdmError(f"--min-size {min_numel}: no power of two from there to {largest}; lower it")
-    return found
+    return numels
 
 
 def free_bytes(ranks: Ranks) -> int:
@@ -157,11 +158,11 @@ def free_bytes(ranks: Ranks) -> int:
 def _calls(
     implementations: dict[str, Kernels], numel: int, device: torch.device, dtype: torch.dtype
 ) -> dict[Name, Call]:
-    found: dict[Name, Call] = {(name, "torch", 0): call for name, call in _baselines(numel, device).items()}
+    calls: dict[Name, Call] = {(name, "torch", 0): call for name, call in _baselines(numel, device).items()}
     for made_with, kernels in implementations.items():
         steps = _binsgdm(kernels, numel, device, dtype)
-        found |= {(name, made_with, vectors): call for (name, vectors), call in steps.items()}
-    return found
+        calls |= {(name, made_with, vectors): call for (name, vectors), call in steps.items()}
+    return calls
 
 
 def _baselines(numel: int, device: torch.device) -> dict[str, Call]:
@@ -251,15 +252,17 @@ def _measure_card(bench: Bench, *, quick: bool, end_s: float) -> None:
     # Without Triton the reference runs, and is what a user would get.
     is_bare = device.type == "cuda" and "triton" not in available(device)
     with _failure_noted(bench, "kernels"):
-        own = bench.part(0.0, KERNELS_SHARE).within(KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
+        kernels_bench = bench.part(0.0, KERNELS_SHARE).within(KERNELS_SHARE * seconds / NUM_KERNEL_SERIES)
         if not quick:
-            own = replace(own, stop_rule=replace(own.stop_rule, min_repetitions=KERNEL_REPETITIONS))
-        measure(own, kernels=("reference",) if is_bare else (), **sizes)
+            kernels_bench = replace(
+                kernels_bench, stop_rule=replace(kernels_bench.stop_rule, min_repetitions=KERNEL_REPETITIONS)
+            )
+        measure(kernels_bench, kernels=("reference",) if is_bare else (), **sizes)
     chosen = [choices.choice(name, "system") for name in choices.names()][: 1 if quick else None]
     for count, (part, system) in enumerate(bench.part(KERNELS_SHARE, 1.0).each(chosen)):
         left_s = end_s - time.monotonic()
         if left_s <= 0:
-            names = ", ".join(one.name for one in chosen[count:])
+            names = ", ".join(system.name for system in chosen[count:])
             bench.record.note(f"systems: {names}: no time was left: give more with --budget")
             break
         share_s = left_s / (len(chosen) - count) / NUM_SYSTEM_SIZES

@@ -19,7 +19,7 @@ from torch import nn
 from binsgdm.bench.record import Bench, Record
 from binsgdm.bench.timing import WARM_UP, Stopwatch, Trial, trial_of
 from binsgdm.optimizers.binsgdm import BinSGDM
-from binsgdm.recording.model_sources import SHIPPED, Definition, ShippedModel, build, what_is_missing
+from binsgdm.recording.model_sources import SHIPPED, Definition, build, what_is_missing
 from binsgdm.recording.model_zoo import NAMES, SEED, Task
 
 LR = 1e-6  # so small that repeated steps do not change the model
@@ -45,9 +45,9 @@ def _measure_task(bench: Bench, task: Task, labels: dict[str, Any]) -> None:
         "adamw": trial_of(torch.optim.AdamW(trained, lr=LR, fused=True).step, device),
         "binsgdm": trial_of(BinSGDM(trained, lr=LR).step, device),
     }
-    found = bench.interleave(trials)
-    add_passes(bench.record, gradients, found.pop(""), labels)
-    for name, rows in found.items():
+    measured = bench.interleave(trials)
+    add_passes(bench.record, gradients, measured.pop(""), labels)
+    for name, rows in measured.items():
         bench.record.add("model", "optimizer", [row[0] for row in rows], optimizer=name, **labels)
 
 
@@ -60,7 +60,7 @@ def add_passes(record: Record, gradients: "Gradients", rows: Sequence[Sequence[f
     record.add("model", "forward", forward, **labels)
     record.add("model", "backward", backward, **labels)
     ready = list(zip(gradients.names, gradients.shapes, ready_s, strict=True))
-    for order, (name, shape, values) in enumerate(sorted(ready, key=lambda one: median(one[2]))):
+    for order, (name, shape, values) in enumerate(sorted(ready, key=lambda gradient: median(gradient[2]))):
         sizes: dict[str, Any] = {"num_elements": math.prod(shape), "shape": "x".join(map(str, shape))}
         record.add("model", "gradient_ready", values, tensor=name, order=order, **sizes, **labels)
 
@@ -69,12 +69,12 @@ class Gradients:
     """Notes when backward has each gradient ready; the trained parameters, in the order of the model."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        found = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-        self.names = tuple(found)
-        self.shapes = tuple(tuple(parameter.shape) for parameter in found.values())
+        trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+        self.names = tuple(trained)
+        self.shapes = tuple(tuple(parameter.shape) for parameter in trained.values())
         self.stamps: dict[str, Any] = {}
         self._watch = Stopwatch(device)
-        for name, parameter in found.items():
+        for name, parameter in trained.items():
             parameter.register_post_accumulate_grad_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     def in_order(self) -> list[Any]:
@@ -152,7 +152,7 @@ def measure_card(bench: Bench, *, quick: bool, seconds: float) -> None:
     measure_models(bench, small_models() if quick else SHIPPED, seconds=seconds)
 
 
-def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: float) -> None:
+def measure_models(bench: Bench, models: Sequence[Definition], *, seconds: float) -> None:
     """Add every model in every precision at each of its batches, and fused AdamW on its parameters once.
 
     Parameters are fp32, in PyTorch's default layout and with cuDNN's default choice of algorithms; bf16 and fp16 are
@@ -170,15 +170,15 @@ def measure_models(bench: Bench, models: Sequence[ShippedModel], *, seconds: flo
     usable = [precision for precision in PRECISIONS if not refusals[precision]]
     end_s = time.perf_counter() + seconds
     for count, (part, model) in enumerate(bench.each(models)):
-        if missing := what_is_missing(model.definition):
-            part.record.note(f"{model.workload}: {model.definition.library} is missing: {missing}")
+        if missing := what_is_missing(model):
+            part.record.note(f"{model.name}: {model.library} is missing: {missing}")
             continue
         share_s = (end_s - time.perf_counter()) / (len(models) - count)
         try:
             _measure_model(part, model, usable, time.perf_counter() + share_s)
         except Exception as error:  # libraries change; the other models are still worth measuring
             detail = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-            bench.record.check(f"{model.workload} can be measured", passed=False, detail=detail)
+            bench.record.check(f"{model.name} can be measured", passed=False, detail=detail)
         _release(device)
 
 
@@ -200,12 +200,12 @@ class _PassCase(NamedTuple):
     def text(self) -> str:
         return f"{self.precision} at {self.batch}{f' with {self.layout}' if self.layout else ''}"
 
-    def labels(self, model: ShippedModel) -> dict[str, Any]:
-        found = {"model": model.workload, "batch": self.batch, "dtype": "float32", "precision": self.precision}
-        return found | ({"layout": self.layout} if self.layout else {})
+    def labels(self, model: Definition) -> dict[str, Any]:
+        labels = {"model": model.name, "batch": self.batch, "dtype": "float32", "precision": self.precision}
+        return labels | ({"layout": self.layout} if self.layout else {})
 
 
-def _cases(model: ShippedModel, precisions: Sequence[str], device: torch.device) -> Iterator[_PassCase]:
+def _cases(model: Definition, precisions: Sequence[str], device: torch.device) -> Iterator[_PassCase]:
     """Yield what a model is measured in; the largest batches as far as memory and time allow."""
     for layout in ("", "channels_last") if model.is_convolutional and device.type == "cuda" else ("",):
         for precision in precisions:
@@ -215,12 +215,12 @@ def _cases(model: ShippedModel, precisions: Sequence[str], device: torch.device)
                 yield _PassCase(precision, batch, layout)
 
 
-def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str], end_s: float) -> None:
+def _measure_model(bench: Bench, model: Definition, precisions: Sequence[str], end_s: float) -> None:
     """Add all of a model that can be measured until a moment, and a note for what cannot."""
     device = bench.ranks.device
     torch.manual_seed(SEED)
     with torch.device(device):
-        module = model.definition.make("sdpa")
+        module = model.make("sdpa")
     module.train()
     gradients = Gradients(module, device)
     measured_s: dict[_PassCase, float] = {}
@@ -228,9 +228,9 @@ def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str],
     for part, case in bench.each(list(_cases(model, precisions, device))):
         # How long the fewest repetitions will take, from a smaller batch; 0 where that is not known.
         known = [
-            pass_s * case.batch / one.batch
-            for one, pass_s in measured_s.items()
-            if one._replace(batch=0) == case._replace(batch=0)
+            pass_s * case.batch / other.batch
+            for other, pass_s in measured_s.items()
+            if other._replace(batch=0) == case._replace(batch=0)
         ]
         expected_s = (WARM_UP + bench.stop_rule.min_repetitions) * (known[-1] if known else 0.0)
         if time.perf_counter() + expected_s > end_s:
@@ -250,21 +250,21 @@ def _measure_model(bench: Bench, model: ShippedModel, precisions: Sequence[str],
         for parameter in module.parameters():
             parameter.grad = torch.zeros_like(parameter)
         step = torch.optim.AdamW(module.parameters(), lr=LR, fused=True).step
-        values = bench.part(1.0, 1.0).times({"": step})[""]
+        values = bench.part(1.0, 1.0).times({"": step})[""]  # all but done: no progress of its own
         bench.record.add("model", "optimizer", values, optimizer="adamw", **labels)
     for why, cases in left_out.items():
         if cases:
-            bench.record.note(f"{model.workload}: {why}: {', '.join(cases)} samples: left out")
+            bench.record.note(f"{model.name}: {why}: {', '.join(cases)} samples: left out")
 
 
-def _measure_case(bench: Bench, model: ShippedModel, module: nn.Module, gradients: Gradients, case: _PassCase) -> float:
+def _measure_case(bench: Bench, model: Definition, module: nn.Module, gradients: Gradients, case: _PassCase) -> float:
     """Add a model in one way; return the median of its passes [s]."""
     device = bench.ranks.device
     with torch.device(device):
-        task = model.definition.task(module, case.batch)
+        task = model.task(module, case.batch)
     if case.layout:
         module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        inputs = [one.contiguous(memory_format=torch.channels_last) for one in task.inputs]
+        inputs = [tensor.contiguous(memory_format=torch.channels_last) for tensor in task.inputs]
         task = replace(task, inputs=tuple(inputs))
 
     def forward() -> torch.Tensor:
@@ -277,7 +277,7 @@ def _measure_case(bench: Bench, model: ShippedModel, module: nn.Module, gradient
     return median(row[0] for row in rows)
 
 
-def small_models() -> tuple[ShippedModel, ...]:
+def small_models() -> tuple[Definition, ...]:
     """Return models that a CPU trains in milliseconds, and that need no library: for a quick run of the same code."""
 
     def small(name: str) -> Definition:
@@ -285,8 +285,9 @@ def small_models() -> tuple[ShippedModel, ...]:
             _, inputs, loss = NAMES[name](samples)
             return Task(module=module, inputs=(inputs,), loss=loss)
 
-        texts = {"name": name, "title": name, "expression": name, "library": "torch", "input": "one sample"}
-        return Definition(**texts, make=lambda _attention: NAMES[name](1)[0], task=task)
+        return Definition(
+            name=name, title=name, expression=name, library="torch", input="one sample",
+            make=lambda _attention: NAMES[name](1)[0], task=task, batches=(1, 2, 4),
+        )  # fmt: skip
 
-    names = ("mlp_200k", "cnn_400k")
-    return tuple(ShippedModel(workload=name, definition=small(name), batches=(1, 2, 4)) for name in names)
+    return small("mlp_200k"), small("cnn_400k")

@@ -81,6 +81,7 @@ def _measure(  # noqa: PLR0913, PLR0917 - what `run` takes
         sizes = {"min_numel": system["min_elements"], "max_numel": system["max_elements"]}
         quick = bench.within(KERNEL_S)
         if system["system"] == "binsgdm":
+            # The reference comes first there, and is measured only where there is nothing else.
             *others, slowest = kernels.available(ranks.device)[::-1]
             kernels.measure(quick, kernels=tuple(others) or (slowest,), **sizes)
         else:
@@ -155,7 +156,7 @@ def _add_training(  # noqa: PLR0913, PLR0917 - what `run` takes
     block = max(BLOCK, period)
     with _shards_kept() if name == ALONE else nullcontext():
         timed_block(step, max(WARM_UP, period), ranks)
-        losses.clear()
+        losses.clear()  # those of the warm-up
         rows = [row for first in range(0, steps, block) for row in timed_block(step, min(block, steps - first), ranks)]
     labels: dict[str, Any] = {
         "model": model or "shapes", "batch": batch, "strategy": asked["strategy"]["kind"], "overlap": 1,

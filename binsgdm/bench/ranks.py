@@ -47,8 +47,8 @@ class Ranks:
             torch.cuda.synchronize(self.device)
         if self.groups is not None:
             # NCCL's barrier is a collective on a GPU, and without a name it guesses which.
-            own = [self.device.index] if self.backend == "nccl" else None
-            guarded(lambda: dist.barrier(device_ids=own))
+            device_ids = [self.device.index] if self.backend == "nccl" else None
+            guarded(lambda: dist.barrier(device_ids=device_ids))
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
 
@@ -56,6 +56,7 @@ class Ranks:
         """Return the element-wise maximum over all ranks."""
         if self.groups is None or not seconds:
             return list(seconds)
+        # In fp64, which holds microseconds of a long run.
         values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
         guarded(lambda: dist.all_reduce(values, op=dist.ReduceOp.MAX))
         return [float(value) for value in values.tolist()]
@@ -65,16 +66,16 @@ class Ranks:
         if self.groups is None or not seconds:
             return [list(seconds)] * self.world_size
         values = torch.tensor(seconds, dtype=torch.float64, device=self.device)
-        found = [torch.empty_like(values) for _ in range(self.world_size)]
-        guarded(lambda: dist.all_gather(found, values))
-        return [one.tolist() for one in found]
+        gathered = [torch.empty_like(values) for _ in range(self.world_size)]
+        guarded(lambda: dist.all_gather(gathered, values))
+        return [row.tolist() for row in gathered]
 
     def from_rank_0(self, answer: Callable[[], str]) -> str:
         """Return on all ranks the answer that rank 0 finds."""
-        found = [answer() if self.rank == 0 else ""]
+        answers = [answer() if self.rank == 0 else ""]
         if self.groups is not None:
-            guarded(lambda: dist.broadcast_object_list(found, src=0, device=self.device))
-        return found[0]
+            guarded(lambda: dist.broadcast_object_list(answers, src=0, device=self.device))
+        return answers[0]
 
 
 def guarded(collective: Callable[[], T]) -> T:

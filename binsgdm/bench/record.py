@@ -123,6 +123,7 @@ def check_writable(path: Path, *, force: bool) -> None:
     if not folder.is_dir():
         raise BinsgdmError(f"{path}: {str(path.parent)!r}: no such directory; make it, or name another file with -o")
     try:
+        # Tried out: rights, quotas and read-only disks each have rules of their own.
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise BinsgdmError(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
@@ -157,7 +158,7 @@ def hardware() -> dict[str, Any]:
 
 def software() -> dict[str, str]:
     """Return versions; empty where there is none."""
-    found = {
+    versions = {
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "torch": str(torch.__version__),
@@ -167,17 +168,17 @@ def software() -> dict[str, str]:
     }
     for package in ("numba", "binsgdm"):
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def nccl_version() -> str:
     """Return the version of NCCL; empty where there is none."""
     try:
-        found = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
+        version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call]
     except (AttributeError, RuntimeError):
         return ""
-    return ".".join(map(str, found)) if isinstance(found, tuple) else str(found)
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
 
 
 def command() -> str:

@@ -28,7 +28,7 @@ from binsgdm.comm.thread import CommunicationThread
 from binsgdm.compressors.base import Cut, GradientBucket, Shapes
 from binsgdm.compressors.compressor import CompressorAverager
 from binsgdm.compressors.registry import make
-from binsgdm.compressors.topologies import Pieces, ScatterReduce
+from binsgdm.compressors.topologies import BETWEEN_NODES, Pieces, ScatterReduce
 from binsgdm.kernels import host_loops
 from binsgdm.optimizers.one_bit_adam import OneBitAdam, finite_check_flags
 from binsgdm.optimizers.one_bit_adam_cpu import CpuPasses, is_used_on
@@ -68,25 +68,27 @@ def measure(bench: Bench, *, systems: Sequence[SystemChoice], min_numel: int, ma
     device, is_cuda = bench.ranks.device, bench.ranks.device.type == "cuda"
     largest = max_numel or (MAX_GPU_NUMEL if is_cuda else MAX_NUMEL)
     numels = [2**power for power in range(1, 40) if min_numel <= 2**power <= largest]
-    for of_system, one in bench.each(systems):
-        system = one.on(bench.ranks.ranks_per_node)
+    for of_system, chosen in bench.each(systems):
+        system = chosen.on(bench.ranks.ranks_per_node)
         sizes = _group_sizes(system, bench.ranks)
         is_compiled = is_used_on(device) if system.name == choices.ONE_BIT_ADAM else host_loops.is_used_on(device)
         options = {key: value for key, value in system.steady.items() if value is not None}
         timing = {"timing": LAUNCH} if is_cuda else {}
         for done, numel in enumerate(numels, 1):
             try:
-                found = {size: _kernels_and_trial(system, numel, size, device) for size in sizes}
-                trials = {size: trial for size, (_, trial) in found.items()}
+                prepared = {size: _kernels_and_trial(system, numel, size, device) for size in sizes}
+                trials = {size: trial for size, (_, trial) in prepared.items()}
                 rows = interleave(trials, bench.stop_rule, bench.ranks, pause_s=pause_s(device))
-                parts = {size: names for size, (names, _) in found.items()}
-                del trials, found  # with their tensors, before those of the next size are made
+                parts = {size: names for size, (names, _) in prepared.items()}
+                del trials, prepared  # with their tensors, before those of the next size are made
             except torch.cuda.OutOfMemoryError:
                 bench.record.note(f"{system.name}: {numel:,} elements and more do not fit into the memory: left out")
                 break
             for size in sizes:
                 for column, (name, elements) in enumerate(parts[size].items(), 1):
                     times = [row[column] for row in rows[size]]
+                    # A part without work has no time; of a second size only the merge is wanted, to tell its launch
+                    # from its vectors.
                     if all(time > 0 for time in times) and (name.endswith("_merge") or size == sizes[0]):
                         bench.record.add(
                             "kernel", name, times, dtype="float32", kernels="cpu" if is_compiled else "torch",
@@ -106,7 +108,7 @@ def _group_sizes(system: SystemChoice, ranks: Ranks) -> list[int]:
 
     A merge is timed with two numbers of vectors where none is given by the ranks that measure.
     """
-    known = ranks.num_nodes if system.is_hierarchical else ranks.world_size
+    known = ranks.num_nodes if system.topology in BETWEEN_NODES else ranks.world_size
     if known > 1:
         return [known]
     return [ASSUMED_SIZE, MANY_VECTORS * ASSUMED_SIZE] if system.is_scatter_reduce else [ASSUMED_SIZE]
@@ -172,11 +174,11 @@ def _timed_pieces(watch: Stopwatch, marks: dict[str, tuple[Any, Any]], shapes: S
     """
 
     def timed(name: str, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def call(given: Any) -> Any:
+        def call(values: Any) -> Any:
             start = watch.stamp()
-            found = work(given)
+            pieces = work(values)
             marks[name] = start, watch.stamp()
-            return found
+            return pieces
 
         return call
 
@@ -202,17 +204,17 @@ def _compute_seconds(protocol: Protocol, context: RankContext, watch: Stopwatch)
 
 def in_thread(work: Callable[[], list[float]], device: torch.device = CPU) -> list[float]:
     """Return what `work` returns in a thread of its own, whose memory is another than that of the first thread."""
-    found: list[float] = []
+    seconds: list[float] = []
 
     def run(_: None) -> None:
         # A new thread begins with the first GPU as the current one.
         with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            found.extend(work())
+            seconds.extend(work())
 
     thread = CommunicationThread[None]("binsgdm-measure", CPU, run)
     thread.submit(None)
     thread.finish()
-    return found
+    return seconds
 
 
 def one_bit_adam_parts(numel: int, world_size: int) -> Parts:
@@ -251,8 +253,8 @@ def one_bit_adam_trial(numel: int, world_size: int, device: torch.device) -> Tri
         marks.append(watch.stamp())
         mean = decode(received).mean(dim=0)
         marks.append(watch.stamp())
-        own = valid.view(world_size, -1)[0]
-        row = encode_and_keep(mean.masked_fill_(~own, 0.0), residuals.server, own, 1)
+        valid_row = valid.view(world_size, -1)[0]
+        row = encode_and_keep(mean.masked_fill_(~valid_row, 0.0), residuals.server, valid_row, 1)
         marks.append(watch.stamp())
         gathered = row.expand(world_size, -1).clone()
         marks.append(watch.stamp())
@@ -260,9 +262,9 @@ def one_bit_adam_trial(numel: int, world_size: int, device: torch.device) -> Tri
         marks.append(watch.stamp())
         apply_average(slices, delivered)
         marks.append(watch.stamp())
-        found = watch.phases(marks)
-        del found[4]  # copying the gathered rows stands for receiving them, which is no kernel
-        return [sum(found), *found]
+        seconds = watch.phases(marks)
+        del seconds[4]  # copying the gathered rows stands for receiving them, which is no kernel
+        return [sum(seconds), *seconds]
 
     return step
 
@@ -276,7 +278,7 @@ def _trial_of_passes(
     """
     from binsgdm.kernels import cpu_adam  # which needs numba
 
-    passes, gradients = CpuPasses(slices, context.world_size), [one.parameter.grad for one in slices]
+    passes, gradients = CpuPasses(slices, context.world_size), [segment.parameter.grad for segment in slices]
     mean, residual = torch.randn_like(residuals.server), torch.zeros_like(residuals.server)
     bits, counts = torch.full((mean.numel() // 8,), 255, dtype=torch.uint8), np.array([mean.numel()])
 
@@ -301,9 +303,9 @@ def _trial_of_passes(
         gather_s, encode_s, server_s, _, update_s, residual_s = watch.phases(marks)
         momentum_s, compress_s = _shared_out(encode_s, ("momentum", "compress"))
         mean_s = max(server_s - residual_s, LEAST_SHARE * server_s)
-        found = [gather_s + momentum_s, compress_s, mean_s, server_s - mean_s]
-        found += _shared_out(update_s, ("decompress", "adam_update"))
-        return [sum(found), *found]
+        seconds = [gather_s + momentum_s, compress_s, mean_s, server_s - mean_s]
+        seconds += _shared_out(update_s, ("decompress", "adam_update"))
+        return [sum(seconds), *seconds]
 
     return step
 
@@ -311,4 +313,4 @@ def _trial_of_passes(
 def _shared_out(pass_s: float, kernels: Sequence[str]) -> list[float]:
     """Return the seconds of each kernel of a pass over the same elements, by the bytes that it moves."""
     moved = [bytes_per_element(name) or 0.0 for name in kernels]
-    return [pass_s * one / sum(moved) for one in moved]
+    return [pass_s * num_bytes / sum(moved) for num_bytes in moved]

@@ -207,7 +207,7 @@ def interleave(
     samples: dict[Key, list[list[float]]] = {key: [] for key in trials}
     flush, order = l2_flush(ranks.device), random.Random(0)  # the same order on all ranks
 
-    def one(key: Key) -> Sequence[float]:
+    def time_once(key: Key) -> Sequence[float]:
         if pause_s:
             time.sleep(pause_s)
         flush()
@@ -218,13 +218,13 @@ def interleave(
         taken: list[tuple[Key, Sequence[float]]] = []
         for _ in range(turns):
             # Shuffled in every turn, so that no trial always runs after the same other one (caches, clock frequency).
-            taken += [(key, one(key)) for key in order.sample(keys, len(keys))]
+            taken += [(key, time_once(key)) for key in order.sample(keys, len(keys))]
         # One all-reduce after all turns: a message between trials would be timed with the next one.
         flat = iter(ranks.slowest([value for _, values in taken for value in values]))
-        found: dict[Key, list[list[float]]] = {key: [] for key in keys}
+        by_key: dict[Key, list[list[float]]] = {key: [] for key in keys}
         for key, values in taken:
-            found[key].append([next(flat) for _ in values])
-        return found
+            by_key[key].append([next(flat) for _ in values])
+        return by_key
 
     def take(keys: Sequence[Key]) -> dict[Key, tuple[list[float], float]]:
         round_s = sum(warm[key][0][0] for key in keys)

@@ -58,10 +58,10 @@ class MeasuredStrategy:
     @property
     def labels(self) -> dict[str, Label]:
         """What a series of it is labelled with."""
-        given = {"options": self.system.given} if self.system is not None else {}
+        options = {"options": self.system.options} if self.system is not None else {}
         scheme = {name: getattr(self.scheme, name, "") for name in SCHEME_LABELS}
         rounding = "" if self.scheme is None else self.rounding
-        return {"strategy": self.kind, **scheme, "rounding": rounding, **given, "overlap": int(self.overlap)}
+        return {"strategy": self.kind, **scheme, "rounding": rounding, **options, "overlap": int(self.overlap)}
 
 
 # Words that may follow "binsgdm:", separated by commas: what each sets.
@@ -103,9 +103,9 @@ def strategy(text: str) -> MeasuredStrategy:
             f"--strategy {text!r}: flat has no format inside a node, bf16 excludes one_bit, and random shaped; "
             "drop one word"
         )
-    given: dict[str, Any] = {"overlap": False} | {key: value for word in words for key, value in WORDS[word].items()}
-    own = {key: given.pop(key) for key in ("overlap", "rounding") if key in given}
-    return MeasuredStrategy(kind=kind, scheme=Scheme(**given), **own)
+    settings: dict[str, Any] = {"overlap": False} | {key: value for word in words for key, value in WORDS[word].items()}
+    others = {key: settings.pop(key) for key in ("overlap", "rounding") if key in settings}
+    return MeasuredStrategy(kind=kind, scheme=Scheme(**settings), **others)
 
 
 def measure(  # noqa: PLR0913 - one argument an option
@@ -133,9 +133,9 @@ def measure(  # noqa: PLR0913 - one argument an option
         for part, model in bench.each(models):
             steps = {how: training_step(model, batch, how, bench.ranks, bucket_cap_mb) for how in strategies}
             rows = _in_turns(steps, part)
-            for how, found in rows.items():
+            for how, step_rows in rows.items():
                 labels: dict[str, Any] = {"model": model, "batch": batch, **how.labels, "bucket_cap_mb": bucket_cap_mb}
-                add_rows(bench, kind, found, labels)
+                add_rows(bench, kind, step_rows, labels)
 
 
 def add_rows(bench: Bench, kind: str, rows: Sequence["StepRow"], labels: Mapping[str, Label]) -> None:
@@ -183,7 +183,7 @@ def training_step(model: str, batch: int, how: MeasuredStrategy, ranks: Ranks, b
         if ranks.groups is not None:  # one process alone needs no DDP
             module = DistributedDataParallel(module, bucket_cap_mb=bucket_cap_mb, gradient_as_bucket_view=True)
             if how.system is not None:
-                compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.given)
+                compress_gradients(module, how.kind, ranks_per_node=ranks.ranks_per_node, **how.system.options)
             elif is_answered_at_once():
                 module.register_comm_hook(None, keep_bucket)
         elif how.system is not None:
@@ -224,6 +224,7 @@ def _in_turns(steps: Mapping[MeasuredStrategy, TrainingStep], bench: Bench) -> d
     """Return for each step of each strategy what it took."""
     ranks = bench.ranks
     warm_s = {how: timed_block(step, WARM_UP, ranks)[-1].slowest[0] for how, step in steps.items()}
+    # About a second each, so that what slows the machine for a while slows all strategies.
     counts = {how: max(1, min(MAX_BLOCK, int(BLOCK_S / step_s))) for how, step_s in warm_s.items()}
     rows: dict[MeasuredStrategy, list[StepRow]] = {how: [] for how in steps}
 
@@ -249,12 +250,12 @@ def timed_block(step: TrainingStep, count: int, ranks: Ranks) -> list[StepRow]:
     ends = ranks.slowest(own_ends)
     slowest = iter(ranks.slowest([value for mark in marks for value in watch.phases(mark.phases)]))
     rows = [[end - before, *(next(slowest) for _ in PHASES)] for before, end in zip([0.0, *ends], ends, strict=False)]
-    own: list[float] = []
+    own_s: list[float] = []
     for before, end, mark in zip([0.0, *own_ends], own_ends, marks, strict=False):
         wait_s = sum(watch.since(begin, [over])[0] for begin, over in mark.waits)
-        own += [end - before, end - before - wait_s]
-    of_ranks = ranks.of_all(own)
-    return [StepRow(row, [one[2 * at : 2 * at + 2] for one in of_ranks]) for at, row in enumerate(rows)]
+        own_s += [end - before, end - before - wait_s]
+    of_ranks = ranks.of_all(own_s)
+    return [StepRow(row, [of_rank[2 * at : 2 * at + 2] for of_rank in of_ranks]) for at, row in enumerate(rows)]
 
 
 _COMMUNICATE = Transport._communicate

@@ -33,9 +33,9 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 
 
-def check_arguments(where: str, **given: Any) -> None:
+def check_arguments(where: str, **arguments: Any) -> None:
     """Refuse arguments of another type."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         holds, rule = _RULES[name]
         if not holds(value):
             raise BinsgdmError(f"{where}: {name}={shown(value)}: {rule}")
@@ -53,27 +53,27 @@ def replicated_in(model: object) -> list[DistributedDataParallel]:
     return [module for module in modules if isinstance(module, DistributedDataParallel)]
 
 
-def group_of(models: Sequence[DistributedDataParallel], given: object) -> dist.ProcessGroup | None:
+def group_of(models: Sequence[DistributedDataParallel], group: object) -> dist.ProcessGroup | None:
     """Return the ranks among whom models are replicas: those of DDP, else those given; None for all ranks."""
-    found = models[0].process_group if models else given
-    return found if isinstance(found, dist.ProcessGroup) and not is_world(found) else None
+    members = models[0].process_group if models else group
+    return members if isinstance(members, dist.ProcessGroup) and not is_world(members) else None
 
 
-def check_group(where: str, given: object, models: Sequence[DistributedDataParallel]) -> None:
+def check_group(where: str, group: object, models: Sequence[DistributedDataParallel]) -> None:
     """Refuse an argument `group` that is no process group of this rank, or not of the ranks that DDP has."""
-    if given is not None and given == dist.GroupMember.NON_GROUP_MEMBER:
+    if group is not None and group == dist.GroupMember.NON_GROUP_MEMBER:
         raise BinsgdmError(
             f"{where}: group: this rank, {dist.get_rank()}, is not in it; call it on the ranks of the group alone"
         )
-    if given is not None and not isinstance(given, dist.ProcessGroup):
+    if group is not None and not isinstance(group, dist.ProcessGroup):
         raise BinsgdmError(
-            f"{where}: group: a {type(given).__name__}: must be a process group; give what "
+            f"{where}: group: a {type(group).__name__}: must be a process group; give what "
             "torch.distributed.new_group(ranks) returned"
         )
     for model in models:
-        wanted = given if given is not None else models[0].process_group
+        wanted = group if group is not None else models[0].process_group
         if ranks_of(model.process_group) != ranks_of(wanted):
-            whose = "group" if given is not None else "process_group of the first model"
+            whose = "group" if group is not None else "process_group of the first model"
             raise BinsgdmError(
                 f"{where}: {whose} of ranks {ranks_of(wanted)}: must have the ranks of the model's process_group, "
                 f"{ranks_of(model.process_group)}; give the same to DistributedDataParallel(process_group=...)"

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.comm.arguments import check_group, check_module, group_of, replicated_in
-from binsgdm.comm.failure import REPAIR, meet, told_by
+from binsgdm.comm.failure import REPAIR, gloo_reason, store_barrier
 from binsgdm.comm.groups import backend_of, is_nccl, ranks_in_order
 from binsgdm.comm.messages import AllReduceMax, GroupName, Member, Message, Protocol, group_members
 from binsgdm.errors import BinsgdmError
@@ -54,7 +54,7 @@ def differ(greatest: Sequence[int]) -> bool:
         (False, True, False)
     """
     halves = zip(greatest[:_CHECKSUM_BYTES], greatest[_CHECKSUM_BYTES:], strict=True)
-    return any(one + other > _GREATEST for one, other in halves)
+    return any(byte + other > _GREATEST for byte, other in halves)
 
 
 def mix_in(sent: torch.Tensor, first: int, scalars: Sequence[torch.Tensor]) -> None:
@@ -92,9 +92,9 @@ class ComparisonSchedule:
 
     def note(self, tensors: Iterable[torch.Tensor], *counts: int) -> None:
         """Take the tensors, which a step has changed, as they are."""
-        self._left = [*counts, *(one._version for one in tensors)]
+        self._left = [*counts, *(tensor._version for tensor in tensors)]
 
-    def expect(self) -> None:
+    def invalidate(self) -> None:
         """Ask until `compared`."""
         self._is_new = True
 
@@ -122,15 +122,15 @@ class Alike:
 
 def check_alike(where: str, numbers: Sequence[Alike], member: Member, device: torch.device, repair: str) -> Protocol:
     """Compare numbers, of the same names on all ranks, as a protocol; all raise the first that differs."""
-    rows = yield from _numbers_of_all([one.value for one in numbers], member, device)
-    for column, one in enumerate(numbers):
+    rows = yield from _numbers_of_all([number.value for number in numbers], member, device)
+    for column, number in enumerate(numbers):
         for position, row in enumerate(rows):
-            first = position if one.group is None else _first(one.group, position, member)
+            first = position if number.group is None else _first(number.group, position, member)
             theirs, wanted = row[column], rows[first][column]
             if theirs != wanted:
-                shown = ("", "that") if one.is_checksum else (f": {theirs}", str(wanted))
+                shown = ("", "that") if number.is_checksum else (f": {theirs}", str(wanted))
                 raise BinsgdmError(
-                    f"{where}: {one.name} of rank {member.named(position)}{shown[0]}: must equal {shown[1]} of rank "
+                    f"{where}: {number.name} of rank {member.named(position)}{shown[0]}: must equal {shown[1]} of rank "
                     f"{member.named(first)}; {repair}"
                 )
     return torch.tensor(rows, dtype=torch.int64, device="cpu")
@@ -147,9 +147,10 @@ def check_tensors_alike(  # noqa: PLR0913, PLR0917
     """Compare tensors, at least one, bit for bit between the ranks of a group, as `check_alike` does numbers."""
     rows = yield from _numbers_of_all([int(checksum_of(tensors.values()).item())], member, device)
     if any(rows[position] != rows[_first(group, position, member)] for position in range(member.world_size)):
-        sums = torch.cat([checksum_of([one]) for one in tensors.values()]).tolist()  # one read from a GPU
+        sums = torch.cat([checksum_of([tensor]) for tensor in tensors.values()]).tolist()  # one read from a GPU
         numbers = [
-            Alike(name=name, value=one, group=group, is_checksum=True) for name, one in zip(tensors, sums, strict=True)
+            Alike(name=name, value=checksum, group=group, is_checksum=True)
+            for name, checksum in zip(tensors, sums, strict=True)
         ]
         yield from check_alike(where, numbers, member, device, repair)
     return torch.tensor(rows, dtype=torch.int64, device="cpu")
@@ -160,26 +161,26 @@ def _first(group: GroupName, position: int, member: Member) -> int:
 
 
 def _numbers_of_all(
-    mine: Sequence[int], member: Member, device: torch.device
+    numbers: Sequence[int], member: Member, device: torch.device
 ) -> Generator[Message, torch.Tensor, list[list[int]]]:
     """Return numbers of 64 bits that every rank has, by position; all ranks must have as many."""
     if member.world_size == 1 or member.stands_for_all:
-        return [list(mine)] * member.world_size
-    own = torch.tensor([1, *mine], dtype=torch.int64, device="cpu").view(torch.uint8)
-    found = yield from _rows_of_all(own, member, device)
+        return [list(numbers)] * member.world_size
+    sent = torch.tensor([1, *numbers], dtype=torch.int64, device="cpu").view(torch.uint8)
+    rows = yield from _rows_of_all(sent, member, device)
     # Where whoever drives the protocol answers with what this rank has sent, the others have sent nothing.
-    return [row if is_sent else list(mine) for is_sent, *row in found.view(torch.int64).tolist()]
+    return [row if is_sent else list(numbers) for is_sent, *row in rows.view(torch.int64).tolist()]
 
 
 def _rows_of_all(
-    own: torch.Tensor, member: Member, device: torch.device
+    row: torch.Tensor, member: Member, device: torch.device
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the bytes of every rank, by position, on the CPU; as many of each."""
     # By maxima alone, each rank with zeros in the others' places: that message goes to all ranks that step together.
-    rows = torch.zeros(member.world_size, own.numel(), dtype=torch.uint8, device=device)
-    rows[member.rank] = own.to(device)
-    found = yield AllReduceMax(sent=rows.view(-1))
-    return found.cpu().view(member.world_size, -1)
+    rows = torch.zeros(member.world_size, row.numel(), dtype=torch.uint8, device=device)
+    rows[member.rank] = row.to(device)
+    greatest = yield AllReduceMax(sent=rows.view(-1))
+    return greatest.cpu().view(member.world_size, -1)
 
 
 def number_of(values: object) -> int:
@@ -201,20 +202,20 @@ def refuse_together(
     """
     text = json.dumps([None if refused is None else str(refused), dict(facts)]).encode()
     lengths = yield from _numbers_of_all([len(text)], member, device)
-    own = torch.tensor(list(text.ljust(max(lengths)[0])), dtype=torch.uint8, device="cpu")
-    texts = yield from _rows_of_all(own, member, device)
+    sent = torch.tensor(list(text.ljust(max(lengths)[0])), dtype=torch.uint8, device="cpu")
+    texts = yield from _rows_of_all(sent, member, device)
     if refused is not None:
         raise refused
     ranks = [member.named(position) for position in range(member.world_size)]
-    found = [json.loads(bytes(one)) for one in texts.tolist()]
-    _raise_what_differs(where, ranks, found, f"; {_REPAIR}", repr)  # as NaN equals NaN there
+    answers = [json.loads(bytes(encoded)) for encoded in texts.tolist()]
+    _raise_what_differs(where, ranks, answers, f"; {_REPAIR}", repr)  # as NaN equals NaN there
     raise AssertionError("ranks that differ in nothing")
 
 
 def _raise_what_differs(
     where: str,
     ranks: Sequence[int],
-    found: Iterable[tuple[str | None, Mapping[str, Any]]],
+    answers: Iterable[tuple[str | None, Mapping[str, Any]]],
     repair: str = "",
     form: Callable[[Any], object] = lambda value: value,
 ) -> None:
@@ -223,11 +224,11 @@ def _raise_what_differs(
     Args:
         where: begins the sentence.
         ranks: in which order they are compared.
-        found: why each refuses, if it does, and its settings by name.
+        answers: why each refuses, if it does, and its settings by name.
         repair: ends the sentence.
         form: of settings, which is compared.
     """
-    reasons, rows = zip(*found, strict=True)
+    reasons, rows = zip(*answers, strict=True)
     for rank, reason in zip(ranks, reasons, strict=True):
         if reason is not None:
             raise BinsgdmError(f"{where}: rank {rank} refused: {reason}")
@@ -244,7 +245,7 @@ def _raise_what_differs(
 
 
 @dataclass(kw_only=True)
-class Given:
+class Call:
     """What a public function was given on this rank, while `agreed` looks at it.
 
     Attributes:
@@ -259,18 +260,18 @@ class Given:
 
 
 @contextmanager
-def agreed(where: str) -> Iterator[Given]:
+def agreed(where: str) -> Iterator[Call]:
     """Look inside at what this rank was given; at the end all ranks go on, or all raise; every one must call it.
 
     Raises:
         BinsgdmError: on every rank, if one raised it inside, or settings differ from those of the first.
     """
-    given, refused = Given(), None
+    call, refused = Call(), None
     try:
-        yield given
+        yield call
     except BinsgdmError as error:  # which all ranks are to raise, so that none waits
         refused = error
-    check_same_settings(where, given.settings, refused, given.group, given.device)
+    check_same_settings(where, call.settings, refused, call.group, call.device)
 
 
 def check_same_settings(
@@ -294,16 +295,16 @@ def check_same_settings(
         BinsgdmError: on every rank, if any refused (`refused` itself on such a rank) or differs from the first.
     """
     # Those of a rank that refuses are not compared, and may be anything.
-    mine = (None, dict(settings)) if refused is None else (str(refused), {})
-    found: list[Any] = [None] * dist.get_world_size(group)
+    answer = (None, dict(settings)) if refused is None else (str(refused), {})
+    answers: list[Any] = [None] * dist.get_world_size(group)
     if "gloo" not in backend_of(group, torch.device("cpu")):  # objects travel over NCCL, which would wait for ever
-        meet(where, group)
+        store_barrier(where, group)
     # Without set_device all ranks of a node have the first GPU as the current one, which NCCL refuses.
     with torch.cuda.device(device if device is not None and device.type == "cuda" else -1):
-        dist.all_gather_object(found, mine, group=group)
+        dist.all_gather_object(answers, answer, group=group)
     if refused is not None:
         raise refused
-    _raise_what_differs(where, ranks_in_order(group), found)
+    _raise_what_differs(where, ranks_in_order(group), answers)
 
 
 def check_same_tensors(
@@ -317,19 +318,19 @@ def check_same_tensors(
     ranks = ranks_in_order(group)
     if len(ranks) == 1:
         return
-    kinds = {f"shape and dtype of {name}": (tuple(one.shape), str(one.dtype)) for name, one in named}
+    kinds = {f"shape and dtype of {name}": (tuple(tensor.shape), str(tensor.dtype)) for name, tensor in named}
     device = named[0][1].device if named else torch.device("cpu")
     if is_nccl(group, device) or not backend_of(group, device):
-        meet(where, group)
+        store_barrier(where, group)
     # One number for all kinds first: ranks that have other tensors would wait for more bytes than come.
-    found = _of_all(torch.tensor([number_of(kinds)], device=device), group)
-    if any(one != found[0] for one in found):
+    numbers = _of_all(torch.tensor([number_of(kinds)], device=device), group)
+    if any(number != numbers[0] for number in numbers):
         check_same_settings(where, kinds, None, group)
     if not named:
         return
-    by_rank = _of_all(torch.stack([_checksum(one.detach()) for _, one in named]), group)
+    by_rank = _of_all(torch.stack([_checksum(tensor.detach()) for _, tensor in named]), group)
     for (name, _), *of_ranks in zip(named, *by_rank, strict=True):
-        other = [rank for rank, one in zip(ranks, of_ranks, strict=True) if one != of_ranks[0]]
+        other = [rank for rank, value in zip(ranks, of_ranks, strict=True) if value != of_ranks[0]]
         if other:
             raise BinsgdmError(
                 f"{where}: {name}: ranks {other} differ from rank {ranks[0]}: parameters must be equal to the bit; "
@@ -369,19 +370,19 @@ def check_replicas(model: torch.nn.Module, group: dist.ProcessGroup | None = Non
         if "gloo" not in str(error):
             raise
         raise BinsgdmError(  # of the user's own group, where nobody knows whose fault it is
-            f"{where}: a rank is gone, or did not call it ({told_by(error)}): every rank must call it; read there "
+            f"{where}: a rank is gone, or did not call it ({gloo_reason(error)}): every rank must call it; read there "
             f"why, and {REPAIR}"
         ) from error
 
 
-def _of_all(mine: torch.Tensor, group: dist.ProcessGroup | None) -> list[Any]:
+def _of_all(values: torch.Tensor, group: dist.ProcessGroup | None) -> list[Any]:
     """Return what every rank has, as lists."""
-    if not backend_of(group, mine.device):  # parameters on the CPU, and NCCL alone
-        mine = mine.to("cuda")
-    theirs = [torch.empty_like(mine) for _ in ranks_in_order(group)]
-    dist.all_gather(theirs, mine, group=group)
-    found: list[Any] = torch.stack(theirs).tolist()  # all at once: from a GPU every read is a wait
-    return found
+    if not backend_of(group, values.device):  # parameters on the CPU, and NCCL alone
+        values = values.to("cuda")
+    theirs = [torch.empty_like(values) for _ in ranks_in_order(group)]
+    dist.all_gather(theirs, values, group=group)
+    rows: list[Any] = torch.stack(theirs).tolist()  # all at once: from a GPU every read is a wait
+    return rows
 
 
 # Checksums of tensors
@@ -394,18 +395,18 @@ def comparable(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def checksums(tensors: Mapping[Any, torch.Tensor]) -> list[tuple[str, tuple[int, ...], list[int]]]:
     """Return names, shapes and checksums of some tensors, for `check_same_settings`."""
-    sums = [_checksum(one) for one in tensors.values()]
+    sums = [_checksum(tensor) for tensor in tensors.values()]
     if not sums:
         return []
     # One read from a GPU and not one each; some, such as AdamW's step, need not be on the device of the others.
-    device = max((one.device for one in sums), key=lambda one: one.type != "cpu")
-    rows = torch.stack([one.to(device) for one in sums]).tolist()
-    return [(str(name), tuple(one.shape), found) for (name, one), found in zip(tensors.items(), rows, strict=True)]
+    device = max((checksum.device for checksum in sums), key=lambda checksum: checksum.type != "cpu")
+    rows = torch.stack([checksum.to(device) for checksum in sums]).tolist()
+    return [(str(name), tuple(tensor.shape), row) for (name, tensor), row in zip(tensors.items(), rows, strict=True)]
 
 
 def checksum_of(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Return one int64 number (1) over the bits of all elements of some tensors, on their device; at least one."""
-    sums = torch.stack([_checksum(one.detach()) for one in tensors]).view(-1)
+    sums = torch.stack([_checksum(tensor.detach()) for tensor in tensors]).view(-1)
     weights = torch.arange(1, 2 * sums.numel(), 2, device=sums.device)  # odd: none loses a bit
     return (sums * weights).sum().view(1)
 

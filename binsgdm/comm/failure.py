@@ -44,7 +44,7 @@ ANSWER_S = 3.0  # for which a store is asked
 ABORT_S = 20.0  # for which NCCL may take to stop its kernels; after it the sentence is told all the same
 LONGEST_WAIT_S = 10.0  # for ranks that may not have noticed yet, since they compute
 SHORTEST_POLL_S, LONGEST_POLL_S = 0.01, 0.2
-LONGEST_MEET_POLL_S = 0.05
+LONGEST_BARRIER_POLL_S = 0.05
 # Over NCCL a step waits about as long as it takes: the first polls are short, as the GPU idles until the host goes on.
 SHORTEST_GPU_POLL_S, LONGEST_GPU_POLL_S = 20e-6, 5e-3
 LOOK_S = 0.5  # between looks into the store, which all ranks share
@@ -126,7 +126,7 @@ def _polls(limit_s: float) -> Iterable[float]:
         waited_s = time.monotonic() - start
 
 
-def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
+def store_barrier(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta | None = None) -> None:
     """Wait until all ranks of a group are here; every one of them must call it, as often as the others.
 
     Args:
@@ -155,7 +155,7 @@ def meet(where: str, group: dist.ProcessGroup | None = None, timeout: timedelta 
 
 def _missing(store: Any, group: dist.ProcessGroup, limit_s: float) -> list[int]:
     """Note in the store that this rank is here; return who is not when all have come or time is up."""
-    ranks, name = dist.get_process_group_ranks(group), store_key("meet", group.group_name)
+    ranks, name = dist.get_process_group_ranks(group), store_key("barrier", group.group_name)
     number = (store.add(f"{name}/arrived", 1) - 1) // len(ranks)  # how often all ranks have met before
     store.set(f"{name}/{number}/{dist.get_rank()}", "here")
     start, poll_s = time.monotonic(), 1e-3
@@ -163,7 +163,7 @@ def _missing(store: Any, group: dist.ProcessGroup, limit_s: float) -> list[int]:
         if time.monotonic() - start > limit_s:
             return [rank for rank in ranks if not store.check([f"{name}/{number}/{rank}"])]
         time.sleep(poll_s)
-        poll_s = min(2 * poll_s, LONGEST_MEET_POLL_S)
+        poll_s = min(2 * poll_s, LONGEST_BARRIER_POLL_S)
     return []
 
 
@@ -205,7 +205,7 @@ def close(groups: Groups) -> None:
             dist.destroy_process_group(group)
         return
     # All at once: to abort one communicator NCCL waits for the GPU, where a kernel of another may spin.
-    threads = [threading.Thread(target=_abort_communicator, args=(one,), daemon=True) for one in groups.distinct]
+    threads = [threading.Thread(target=_abort_communicator, args=(group,), daemon=True) for group in groups.distinct]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -243,16 +243,16 @@ def state_of(home: Home) -> str:
     """Tell of a process whether it is "running", "stopped" or "ended"; "unknown" on another host."""
     if home.host == 0 or home.host != _host():
         return "unknown"
-    found = _stat(home.pid)
-    if found is None or found[1] != home.start or found[0] in "ZX":
+    stat = _stat(home.pid)
+    if stat is None or stat[1] != home.start or stat[0] in "ZX":
         return "ended"
-    return "stopped" if found[0] in "Tt" else "running"
+    return "stopped" if stat[0] in "Tt" else "running"
 
 
 def _home() -> Home:
     """Return where this process lives."""
-    found = _stat(os.getpid())
-    return Home(_host() if found else 0, os.getpid(), found[1] if found else 0)
+    stat = _stat(os.getpid())
+    return Home(_host() if stat else 0, os.getpid(), stat[1] if stat else 0)
 
 
 def _host() -> int:
@@ -303,15 +303,15 @@ class Company:
         """
         try:
             clause = self._search(lambda: self._ask(self._look))
-            found: str = self._ask(methodcaller("compare_set", self._key("found"), "", clause)).decode()
+            common: str = self._ask(methodcaller("compare_set", self._key("found"), "", clause)).decode()
         except StoreError:  # which as a rule is in the process of rank 0
             had_store = [0] if is_kept_by_rank_0() and 0 in self._others else self._others
             clause = self._search(lambda: had_store)
             return clause if self.has_lost_store else f"{clause}, and the store of torch.distributed does not answer"
         if self.rank == 0 and is_kept_by_rank_0():
             with suppress(StoreError):
-                self._let_others_read(found)
-        return found
+                self._let_others_read(common)
+        return common
 
     def _search(self, look: Callable[[], str | list[int]]) -> str:
         """Look until another rank has found who is lost, or it can be told from who has not signed in."""
@@ -326,8 +326,8 @@ class Company:
     def _look(self, store: Any) -> str | list[int]:
         """Return what another rank has found, or else who has not signed in."""
         if store.check([self._key("found")]):
-            found: str = store.get(self._key("found")).decode()
-            return found
+            clause: str = store.get(self._key("found")).decode()
+            return clause
         return [rank for rank in self._others if not store.check([self._key(rank)])]
 
     def _clause(self, missing: Sequence[int], *, is_over: bool) -> str:
@@ -344,11 +344,11 @@ class Company:
             return f"{_with_verb(missing)} gone, or did not take this step"
         return ""
 
-    def _let_others_read(self, found: str) -> None:
+    def _let_others_read(self, clause: str) -> None:
         """Stay until the others have signed in, and so read: the store ends with this process."""
-        lost = {int(number) for number in re.findall(r"\d+", found.partition("(")[0])}
+        lost = {int(number) for number in re.findall(r"\d+", clause.partition("(")[0])}
         for waited_s in _polls(self.wait_s):
-            reading = [one for one in self._others if one not in lost and state_of(self.homes[one]) not in _WORDS]
+            reading = [rank for rank in self._others if rank not in lost and state_of(self.homes[rank]) not in _WORDS]
             keys = [self._key(rank) for rank in reading]
             if waited_s >= self.wait_s or not keys or ask(methodcaller("check", keys)):
                 break
@@ -380,11 +380,11 @@ def _with_verb(ranks: Sequence[int]) -> str:
 def introduce(groups: Groups) -> Company:
     """Let the ranks of an exchange know each other; all of them call it at the same point, over gloo."""
     group = groups.all_that_step
-    mine = torch.tensor([*_home(), secrets.randbits(62)])
-    theirs = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-    dist.all_gather(theirs, mine, group=group)
-    *homes, name = zip(*(one.tolist() for one in theirs), strict=True)
-    return _company(groups, f"binsgdm/lost/{name[0]:x}", [Home(*one) for one in zip(*homes, strict=True)])
+    introduction = torch.tensor([*_home(), secrets.randbits(62)])
+    theirs = [torch.empty_like(introduction) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(theirs, introduction, group=group)
+    *homes, name = zip(*(row.tolist() for row in theirs), strict=True)
+    return _company(groups, f"binsgdm/lost/{name[0]:x}", [Home(*fields) for fields in zip(*homes, strict=True)])
 
 
 def _company(groups: Groups, name: str, homes: Sequence[Home]) -> Company:
@@ -393,7 +393,7 @@ def _company(groups: Groups, name: str, homes: Sequence[Home]) -> Company:
         name=name,
         rank=dist.get_rank(),
         # One of this host only where its process can be seen, which it cannot in every container.
-        homes={rank: one if state_of(one) != "ended" else Home() for rank, one in zip(ranks, homes, strict=True)},
+        homes={rank: home if state_of(home) != "ended" else Home() for rank, home in zip(ranks, homes, strict=True)},
         wait_s=min(LONGEST_WAIT_S, groups.timeout.total_seconds()),
     )
 
@@ -460,8 +460,8 @@ class Pending:
         """Return which ranks do not wait as often as this one, in words that begin with a comma; empty if unknown."""
         keys = {rank: _waits(groups, rank) for rank in dist.get_process_group_ranks(groups.all_that_step)}
         with suppress(StoreError):
-            found = ask(lambda store: {rank: store.get(key) for rank, key in keys.items() if store.check([key])})
-            missing = [rank for rank in keys if int(found.get(rank, 0)) != self._num_waits]
+            waits = ask(lambda store: {rank: store.get(key) for rank, key in keys.items() if store.check([key])})
+            missing = [rank for rank in keys if int(waits.get(rank, 0)) != self._num_waits]
             if 0 < len(missing) < len(keys):
                 return f", {named(missing)} not among those that wait"
         return ""
@@ -496,7 +496,7 @@ def end(where: str, ended: list[Groups], company: Company | None, what: str, err
         error: of torch; over NCCL, or with one rank, it says who is missing, if that is known.
     """
     groups = ended.pop()
-    rank, shortened = groups.global_rank, told_by(error)
+    rank, shortened = groups.global_rank, gloo_reason(error)
     if groups.are_connected:
         if company is None:
             strangers = [Home()] * dist.get_world_size(groups.all_that_step)
@@ -517,7 +517,7 @@ def end(where: str, ended: list[Groups], company: Company | None, what: str, err
     return BinsgdmError(f"{where}: {cause}")
 
 
-def told_by(error: RuntimeError) -> str:
+def gloo_reason(error: RuntimeError) -> str:
     """Return what gloo says without its source lines and advice."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     return re.sub(r"^\[\S*gloo\S*\] ", "", text).partition(". This is typically")[0]

@@ -9,7 +9,7 @@ any rank measures, so all ranks agree.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from binsgdm.kernels.random import GROUP_NUMEL
+from binsgdm.kernels.keys import GROUP_NUMEL
 
 BITS_PER_BYTE = 8
 

@@ -118,27 +118,27 @@ def _made(  # noqa: PLR0913
     layouts = ([ranks], nodes, [ranks[rail::local] for rail in range(local)])
     # After a restart the store may hold addresses of ranks that are gone, under the names that torch gives groups.
     if is_of_all and _attempt() == "0":
-        found = [
-            dist.new_subgroups_by_enumeration([list(one) for one in layout], timeout=limit)[0]  # type: ignore[no-untyped-call]
+        groups = [
+            dist.new_subgroups_by_enumeration([list(part) for part in layout], timeout=limit)[0]  # type: ignore[no-untyped-call]
             for layout in layouts
         ]
     else:
         # Only the ranks of a group have to call; torch.distributed may have ranks that exchange nothing.
-        found, backend = [], dist.get_backend_config(first)
+        groups, backend = [], dist.get_backend_config(first)
         name = f"binsgdm/{_agreed_number(parents, device)}"
         for number, layout in enumerate(layouts):
-            mine = next(list(one) for one in layout if dist.get_rank() in one)
-            with _named(f"{name}/{number}/{mine[0]}"):
-                found.append(dist.new_group(mine, timeout=limit, backend=backend, use_local_synchronization=True))
+            members = next(list(part) for part in layout if dist.get_rank() in part)
+            with _named(f"{name}/{number}/{members[0]}"):
+                groups.append(dist.new_group(members, timeout=limit, backend=backend, use_local_synchronization=True))
     made = Groups(
-        world=found[0],
-        intra_node=found[1],
-        inter_node=found[2],
+        world=groups[0],
+        intra_node=groups[1],
+        inter_node=groups[2],
         rank=list(ranks).index(dist.get_rank()),
         world_size=len(ranks),
         ranks_per_node=local,
         ranks=tuple(ranks),
-        made=tuple(found),
+        made=tuple(groups),
         uses_nccl=over_nccl,
         timeout=timeout or NCCL_TIMEOUT,  # which gloo has no use for
         is_recorded=RECORDING in dist.get_backend_config(first),
@@ -196,10 +196,10 @@ def _agreed_number(groups: Sequence[dist.ProcessGroup | None], device: torch.dev
     is_first = all(ranks_in_order(group)[0] == dist.get_rank() for group in groups)
     number = dist.distributed_c10d._get_default_store().add("binsgdm/groups", 1) if is_first else 0
     on = torch.device("cpu") if "gloo" in backend_of(groups[0], torch.device("cpu")) else device
-    found = torch.tensor([number], device=on or torch.device("cuda"))
+    shared = torch.tensor([number], device=on or torch.device("cuda"))
     for group in groups:
-        dist.broadcast(found, src=ranks_in_order(group)[0], group=group)
-    return int(found)
+        dist.broadcast(shared, src=ranks_in_order(group)[0], group=group)
+    return int(shared)
 
 
 def ranks_in_order(group: dist.ProcessGroup | None) -> list[int]:
@@ -292,18 +292,18 @@ def make_communicators(groups: Groups, device: torch.device) -> None:
             dist.all_gather(list(torch.split(received, 1)), sent[:1], group=group)
 
 
-def node_size(given: int | None, group: dist.ProcessGroup | None = None, default: int | None = None) -> int:
+def node_size(ranks_per_node: int | None, group: dist.ProcessGroup | None = None, default: int | None = None) -> int:
     """Return how many consecutive ranks of a group are on a node.
 
     Args:
-        given: if not None, the answer.
+        ranks_per_node: if not None, the answer.
         group: default all ranks. Of a part of them, those with equal global rank // LOCAL_WORLD_SIZE are on a node.
-        default: where neither `given` nor LOCAL_WORLD_SIZE (of torchrun) is known.
+        default: where neither `ranks_per_node` nor LOCAL_WORLD_SIZE (of torchrun) is known.
     """
     ranks = ranks_of(group)
-    name = "ranks_per_node" if given is not None else "LOCAL_WORLD_SIZE"
+    name = "ranks_per_node" if ranks_per_node is not None else "LOCAL_WORLD_SIZE"
     of_all_ranks = os.environ.get("LOCAL_WORLD_SIZE")
-    text = next((one for one in (given, of_all_ranks, default) if one is not None), None)
+    text = next((value for value in (ranks_per_node, of_all_ranks, default) if value is not None), None)
     if text is None:
         raise BinsgdmError(
             "ranks_per_node: not given and LOCAL_WORLD_SIZE is not set: give it, or launch with torchrun"
@@ -312,7 +312,7 @@ def node_size(given: int | None, group: dist.ProcessGroup | None = None, default
         local = int(text)
     except ValueError:
         local = 0
-    if given is None and of_all_ranks is not None and len(ranks) < dist.get_world_size() and local >= 1:
+    if ranks_per_node is None and of_all_ranks is not None and len(ranks) < dist.get_world_size() and local >= 1:
         counts = Counter(rank // local for rank in ranks)
         if len(set(counts.values())) > 1:
             raise BinsgdmError(

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import torch
 
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.keys import Key, RandomStream
 
 GroupName = Literal["world", "intra_node", "inter_node"]
 
@@ -162,7 +162,9 @@ class Member:
             raise BinsgdmError(
                 "step: no driver for the messages of several ranks; run step_protocol() of all ranks in lockstep"
             )
-        return run_with(protocol, lambda one: one.sent if isinstance(one, AllReduceMax) else _answer(0, [one], 1))
+        return run_with(
+            protocol, lambda message: message.sent if isinstance(message, AllReduceMax) else _answer(0, [message], 1)
+        )
 
     def context(self, *, seed: int, step: int) -> RankContext:
         """Return this rank's context in a step."""
@@ -262,7 +264,7 @@ def _sum(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 # What each position of a group receives, from what all positions sent.
 _ANSWERS: dict[type, Callable[[Sequence[torch.Tensor], int], torch.Tensor]] = {
-    AllToAll: lambda sent, position: torch.stack([one[position] for one in sent]),
+    AllToAll: lambda sent, position: torch.stack([tensor[position] for tensor in sent]),
     AllGather: lambda sent, _: torch.stack(list(sent)),
     SendRecv: lambda sent, position: sent[position - 1].clone(),
     AllReduceSum: lambda sent, _: _sum(sent),

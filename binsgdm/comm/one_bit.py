@@ -13,8 +13,8 @@ import torch
 from binsgdm.comm.flat_buckets import BITS_PER_BYTE, FlatBucket
 from binsgdm.comm.messages import AllGather, AllToAll, Message, Protocol, RankContext
 from binsgdm.kernels import Kernels
+from binsgdm.kernels.keys import RandomStream
 from binsgdm.kernels.profiler_stages import staged
-from binsgdm.kernels.random import RandomStream
 
 Residuals = Mapping[RandomStream, torch.Tensor]
 """What shaped rounding lost so far, int16: of the elements of a bucket that this rank rounds, by what the key of their

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from binsgdm.comm.failure import REPAIR, Company, Pending, abort, end, introduce, meet
+from binsgdm.comm.failure import REPAIR, Company, Pending, abort, end, introduce, store_barrier
 from binsgdm.comm.groups import Groups, release
 from binsgdm.comm.messages import (
     AllGather,
@@ -120,7 +120,7 @@ class Transport:
             return
         try:
             # A rank that goes closes its connections, which another may still need for its last message.
-            meet(where, groups.all_that_step, groups.timeout)
+            store_barrier(where, groups.all_that_step, groups.timeout)
         except BinsgdmError as error:
             del groups
             self.abort(str(error))

@@ -126,7 +126,11 @@ class OfClass:
 
 def _options_of(kind: type) -> dict[str, Any]:
     # Options are the keywords of the constructor, so that a system states them once.
-    return {one.name: one.default for one in inspect.signature(kind).parameters.values() if one.name not in _RANK}
+    return {
+        parameter.name: parameter.default
+        for parameter in inspect.signature(kind).parameters.values()
+        if parameter.name not in _RANK
+    }
 
 
 class System(ABC):
@@ -175,14 +179,14 @@ class System(ABC):
     @classmethod
     def default_topology(cls, ranks_per_node: int) -> Topology:
         """Return the topology that it has on nodes of so many ranks where none is given."""
-        own: Topology = cls.topologies[0]
-        return "hierarchical" if cls.averages_in_node and ranks_per_node > 1 else own
+        first: Topology = cls.topologies[0]
+        return "hierarchical" if cls.averages_in_node and ranks_per_node > 1 else first
 
     @classmethod
     def check_topology(cls, topology: object, options: Mapping[str, Any]) -> None:  # noqa: ARG003
         """Refuse a topology that the system cannot have, or not with these options."""
         if not isinstance(topology, str) or topology not in cls.topologies:
-            reason = f" ({found})" if isinstance(topology, str) and (found := _NOT_OFFERED.get(topology)) else ""
+            reason = f" ({why})" if isinstance(topology, str) and (why := _NOT_OFFERED.get(topology)) else ""
             raise BinsgdmError(
                 f"{cls.name}: topology: {shown(topology)}: must be one of {list(cls.topologies)}{reason}; "
                 "give one of them"
@@ -253,41 +257,41 @@ def check_shapes(name: str, shapes: Shapes) -> None:
 
 def check_payload(name: str, payload: Payload, expected: Sequence[tuple[torch.dtype, int | None]]) -> None:
     """Refuse a payload of another compressor, version or shape; None allows any length."""
-    found = [(tensor.dtype, tensor.numel()) for tensor in payload.tensors]
-    fits = len(found) == len(expected) and all(
+    contents = [(tensor.dtype, tensor.numel()) for tensor in payload.tensors]
+    fits = len(contents) == len(expected) and all(
         dtype == wanted and (length is None or numel == length)
-        for (dtype, numel), (wanted, length) in zip(found, expected, strict=True)
+        for (dtype, numel), (wanted, length) in zip(contents, expected, strict=True)
     )
     if not fits:
         raise BinsgdmError(
-            f"{name}: a payload of {found}: must be {list(expected)}; compress with the same settings and version"
+            f"{name}: a payload of {contents}: must be {list(expected)}; compress with the same settings and version"
         )
 
 
-def check_whole(where: str, given: object, *, low: int, high: int | None = None) -> None:
+def check_whole(where: str, value: object, *, low: int, high: int | None = None) -> None:
     """Refuse a setting that is not a whole number in [low, high]."""
     # True is an int to Python, but no count.
-    if isinstance(given, bool) or not isinstance(given, int) or given < low or (high is not None and given > high):
+    if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
         most = f" to {high}" if high is not None else " on"
-        raise BinsgdmError(f"{where}: {shown(given)}: must be a whole number from {low}{most}; give one of them")
+        raise BinsgdmError(f"{where}: {shown(value)}: must be a whole number from {low}{most}; give one of them")
 
 
-def is_number(given: object, *, above: float, most: float = sys.float_info.max) -> bool:
+def is_number(value: object, *, above: float, most: float = sys.float_info.max) -> bool:
     """Tell whether a setting is a finite number above one and at most another."""
-    is_real = isinstance(given, int | float) and not isinstance(given, bool)
-    return is_real and above < given <= most  # type: ignore[operator]
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and above < value <= most  # type: ignore[operator]
 
 
-def is_share(given: object) -> bool:
+def is_share(value: object) -> bool:
     """Tell whether a setting is a number in [0, 1]."""
-    return is_number(given, above=-1, most=1) and given >= 0  # type: ignore[operator]
+    return is_number(value, above=-1, most=1) and value >= 0  # type: ignore[operator]
 
 
-def check_choice(where: str, given: object, choices: tuple[object, ...]) -> None:
+def check_choice(where: str, value: object, choices: tuple[object, ...]) -> None:
     """Refuse a setting that is none of `choices`."""
     # By type as well: 1 equals True, and an array compares with each choice element by element.
-    if not any(type(given) is type(choice) and given == choice for choice in choices):
-        raise BinsgdmError(f"{where}: {shown(given)}: must be one of {list(choices)}; give one of them")
+    if not any(type(value) is type(choice) and value == choice for choice in choices):
+        raise BinsgdmError(f"{where}: {shown(value)}: must be one of {list(choices)}; give one of them")
 
 
 def check_state(where: str, state: object, wanted: Collection[str]) -> None:
@@ -302,10 +306,10 @@ def check_stateless(name: str, state: object) -> None:
     """Refuse a state for a system that has none."""
     if not isinstance(state, Mapping) or state:
         raise BinsgdmError(
-            f"{name}: a state {found_in(state)}: this system keeps none; load the state into its own system"
+            f"{name}: a state {state_in_words(state)}: this system keeps none; load the state into its own system"
         )
 
 
-def found_in(state: object) -> str:
+def state_in_words(state: object) -> str:
     """Return what a sentence says of a state that is refused."""
     return f"of {listed(state)}" if isinstance(state, Mapping) else f"that is a {type(state).__name__}"

@@ -29,8 +29,8 @@ from binsgdm.compressors.base import (
 from binsgdm.compressors.error_feedback import ErrorFeedback, LocalMomentum, Residuals, check_momentum, local_momentum
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.functional import divided
+from binsgdm.kernels.keys import Key, RandomStream
 from binsgdm.kernels.profiler_stages import stage
-from binsgdm.kernels.random import Key, RandomStream
 
 # From this rank's payload (and its decompressed values, if they are known) to the mean of all ranks' decompressed
 # values.
@@ -45,12 +45,16 @@ _TOPOLOGIES: Mapping[str, tuple[Topology, ...]] = {
 
 
 def gather_payloads(
-    compressor: "CompressorSystem", payload: Payload, shapes: Shapes, context: RankContext, own: Tensor | None = None
+    compressor: "CompressorSystem",
+    payload: Payload,
+    shapes: Shapes,
+    context: RankContext,
+    own_values: Tensor | None = None,
 ) -> Protocol:
     """Gather every rank's payload, decompress all, and average them in the order of ranks.
 
     Payloads whose length depends on the values are preceded by a gather of lengths, and padded to the longest. This
-    rank's own payload is not decompressed again if its values are known already (`own`, which is not changed).
+    rank's own payload is not decompressed again if its values are known already (`own_values`, which is not changed).
     """
     # Compressed values of different ranks cannot be added before decoding, so every rank receives and decodes all
     # payloads: bytes and decoding grow with the number of ranks, unlike those of an all-reduce.
@@ -65,9 +69,9 @@ def gather_payloads(
     received = list((yield AllGather(group="world", sent=sent, is_read_by_host=depends_on_values)))
 
     def values_of(rank: int) -> Tensor:
-        if rank == context.rank and own is not None:
+        if rank == context.rank and own_values is not None:
             # A copy where the sum starts: error feedback still needs the values.
-            return own if rank else own.clone()
+            return own_values if rank else own_values.clone()
         with stage("decode"):
             theirs = from_bytes(received[rank][: lengths[rank]], payload)
             return compressor.decompress(theirs, shapes, key_of(compressor, context, rank))
@@ -164,8 +168,8 @@ class CompressorAverager(ErrorFeedback):
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Correct, compress, average, keep what the payload lost; see `binsgdm.compressors.base.Averager`."""
-        given = self.with_momentum(bucket)
-        values = given.values if self.residuals is None else self.residuals.corrected(given, context)
+        outgoing = self.with_momentum(bucket)
+        values = outgoing.values if self.residuals is None else self.residuals.corrected(outgoing, context)
         compressor, delivered = self.compressor.at_step(context.step), None
         key = key_of(compressor, context, context.rank)
         with stage("encode"):
@@ -176,7 +180,7 @@ class CompressorAverager(ErrorFeedback):
                 delivered = compressor.decompress(payload, bucket.shapes, key)
         mean = yield from self.aggregate(compressor, payload, bucket.shapes, context, delivered)
         if delivered is not None:
-            self.keep(values.sub_(delivered), given, mean)
+            self.keep(values.sub_(delivered), outgoing, mean)
         return mean
 
 

@@ -36,8 +36,8 @@ from binsgdm.compressors.base import (
     check_stateless,
     check_values,
     check_whole,
-    found_in,
     is_share,
+    state_in_words,
 )
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops, streams
@@ -153,10 +153,10 @@ class Residuals:
         check_whole("error feedback: world_size of the state", state["world_size"], low=1, high=MAX_RANKS)
         check_whole("error feedback: rank of the state", state["rank"], low=0, high=state["world_size"] - 1)
         residuals = tensors_of(state["residuals"], where="error feedback", what="residual", dim=1)
-        saved, own = (state["rank"], state["world_size"]), (self.rank, self.world_size)
-        if saved != own:
+        saved, here = (state["rank"], state["world_size"]), (self.rank, self.world_size)
+        if saved != here:
             warnings.warn(
-                f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {own[0]} of {own[1]}: residuals "
+                f"error feedback: the state of rank {saved[0]} of {saved[1]} on rank {here[0]} of {here[1]}: residuals "
                 "start from zero; to continue them, load each rank's own state with as many ranks",
                 stacklevel=3,
             )
@@ -244,16 +244,16 @@ class ErrorFeedback(Averager):
         """Return what this rank compresses in place of a bucket."""
         return bucket if self.momentum is None else self.momentum.added(bucket)
 
-    def keep(self, lost: Tensor, given: GradientBucket, mean: Tensor) -> None:
+    def keep(self, lost: Tensor, outgoing: GradientBucket, mean: Tensor) -> None:
         """Keep what was lost of a bucket `with_momentum`, and its momenta."""
         for kept in (self.residuals, self.momentum):
             if kept is not None:
-                kept.store(lost, given, mean=mean)
+                kept.store(lost, outgoing, mean=mean)
 
     def _kept(self) -> dict[str, Residuals]:
         """Return all that is kept, by the key under which a state has it; the state itself has the residuals."""
         kept = {"": self.residuals, "owner": self.owner_residuals, "momenta": self.momentum}
-        return {key: one for key, one in kept.items() if one is not None}
+        return {key: residuals for key, residuals in kept.items() if residuals is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of what is kept, for a checkpoint; every rank saves its own."""
@@ -269,33 +269,34 @@ class ErrorFeedback(Averager):
         missing = [key for key in named if not isinstance(state, Mapping) or key not in state]
         if "owner" in missing:
             raise BinsgdmError(
-                f"{self.name}: a state {found_in(state)}: must have 'owner'; load the state of topology "
+                f"{self.name}: a state {state_in_words(state)}: must have 'owner'; load the state of topology "
                 "'scatter_reduce'"
             )
         if "momenta" in missing:
             raise BinsgdmError(
-                f"momentum: a state {found_in(state)}: must have momenta; load the state of a system with momentum"
+                f"momentum: a state {state_in_words(state)}: must have momenta; load the state of a system with "
+                "momentum"
             )
         rest = {key: value for key, value in state.items() if key not in named} if named else state
         if "" not in kept:
             check_stateless(self.name, rest)
         read = {}
-        for key, one in kept.items():  # all, before any is taken
-            read[key] = one.read(state[key] if key else rest)
-        for key, one in kept.items():
-            one.put(read[key])
+        for key, residuals in kept.items():  # all, before any is taken
+            read[key] = residuals.read(state[key] if key else rest)
+        for key, residuals in kept.items():
+            residuals.put(read[key])
 
 
 def tensors_of(
-    given: object, *, where: str, what: str, dim: int, must_be_finite: bool = True
+    tensors: object, *, where: str, what: str, dim: int, must_be_finite: bool = True
 ) -> dict[ParameterId, Tensor]:
     """Return a copy of the tensors of a state, by name or number of a parameter: dense fp32 of `dim` dimensions.
 
     Sentences that refuse others begin with `where` and call each tensor a `what`.
     """
-    if not isinstance(given, Mapping):
-        raise BinsgdmError(f"{where}: {what}s that are a {type(given).__name__}: must be a dictionary; {REPAIR}")
-    for parameter, tensor in given.items():
+    if not isinstance(tensors, Mapping):
+        raise BinsgdmError(f"{where}: {what}s that are a {type(tensors).__name__}: must be a dictionary; {REPAIR}")
+    for parameter, tensor in tensors.items():
         if not is_parameter(parameter):
             raise BinsgdmError(
                 f"{where}: a {what} of parameter {shown(parameter)}: must be of a name or a number; {REPAIR}"
@@ -311,9 +312,9 @@ def tensors_of(
             )
         if must_be_finite and not bool(tensor.isfinite().all()):
             raise BinsgdmError(f"{named} with NaN or infinity: must be finite; {REPAIR}")
-    return {parameter: tensor.detach().clone() for parameter, tensor in given.items()}
+    return {parameter: tensor.detach().clone() for parameter, tensor in tensors.items()}
 
 
-def is_parameter(given: object) -> bool:
+def is_parameter(value: object) -> bool:
     """Tell whether something names or numbers a parameter."""
-    return isinstance(given, str) or (isinstance(given, int) and not isinstance(given, bool) and given >= 0)
+    return isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)

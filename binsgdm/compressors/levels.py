@@ -22,7 +22,8 @@ from torch import Tensor
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs
 from binsgdm.kernels.host_tensors import constant
-from binsgdm.kernels.random import Key, uniforms
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import uniforms
 
 MAX_BLOCK_SIZE = 2**20
 Norm = Literal["l2", "max"]
@@ -67,7 +68,7 @@ def block_scales(values: Tensor, *, block_size: int, norm: Norm) -> Tensor:
     """Return the norm of every block of `block_size` values, (B,) fp32; the last block may be shorter."""
     if norm == "max":
         if host_loops.is_used_on(values.device):
-            return host_loops.largest(values, block_size)
+            return host_loops.filled("largest", -(-values.numel() // block_size), values, block_size, per=block_size)
         return as_scales(in_blocks(values, block_size).abs().amax(dim=1))
     # fp64: the square of an fp32 value above 1.8e19 is infinite in fp32.
     squares = [part.to(torch.float64).square_().sum(dim=1) for part in _parts(values, block_size)]
@@ -112,7 +113,10 @@ def round_to_levels(
     Source: QSGD, Alistarh et al., NeurIPS 2017, and for any levels NUQSGD, Ramezani-Kebrya et al., JMLR 2021.
     """
     if host_loops.is_used_on(values.device):
-        return host_loops.round_to_levels(values, scales, block_size, levels, key.unsigned_words())
+        return host_loops.filled(
+            "round_to_levels", values.numel(), values, scales, block_size, *host_loops.tables(levels),
+            key.unsigned_words(), dtype=torch.uint8,
+        )  # fmt: skip
     # 0 where the scale is zero or NaN. The clamp takes off rounding: a value that is its block's norm may divide to
     # just above 1.
     ratios = (values / per_element(scales, block_size=block_size, numel=values.numel())).nan_to_num(nan=0.0)
@@ -136,9 +140,9 @@ def levels_of(
     if host_loops.is_used_on(codes.device):
         if scales is None:
             scales, block_size = torch.ones(1, device="cpu"), codes.numel()
-        return host_loops.levels_times_scales(codes, table, scales, block_size)
-    found = table[codes.to(torch.int64)]
-    return found if scales is None else found * per_element(scales, block_size=block_size, numel=codes.numel())
+        return host_loops.filled("levels_times_scales", codes.numel(), codes, table, scales, block_size)
+    values = table[codes.to(torch.int64)]
+    return values if scales is None else values * per_element(scales, block_size=block_size, numel=codes.numel())
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
@@ -149,14 +153,16 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
         tensor([18, 48], dtype=torch.uint8)
     """
     if host_loops.is_used_on(codes.device):
-        return host_loops.pack_codes(codes, bits)
+        return host_loops.filled(
+            "pack_codes", -(-codes.numel() * bits // 8), codes, bits, dtype=torch.uint8, numel=codes.numel()
+        )
     return pack_signs((codes[:, None] >> _bit_shifts(bits, codes) & 1).view(-1))
 
 
 def unpack_codes(packed: Tensor, bits: int, numel: int) -> Tensor:
     """Undo `pack_codes`."""
     if host_loops.is_used_on(packed.device):
-        return host_loops.unpack_codes(packed, bits, numel)
+        return host_loops.filled("unpack_codes", numel, packed, bits, dtype=torch.uint8)
     stream = (packed[:, None] >> _bit_shifts(8, packed) & 1).view(-1)[: numel * bits].view(numel, bits)
     return (stream << _bit_shifts(bits, packed)).sum(dim=1, dtype=torch.uint8)
 
@@ -173,7 +179,9 @@ def pack_trits(codes: Tensor) -> Tensor:
         tensor([  5, 162], dtype=torch.uint8)
     """
     if host_loops.is_used_on(codes.device):
-        return host_loops.pack_trits(codes)
+        return host_loops.filled(
+            "pack_trits", -(-codes.numel() // TRITS_PER_BYTE), codes, dtype=torch.uint8, numel=codes.numel()
+        )
     # 3^5 = 243 of 256 values of a byte: 1.6 bits a trit, against log2(3) = 1.585.
     digits = in_blocks(codes, TRITS_PER_BYTE)
     return (digits * _trit_weights(codes)).sum(dim=1, dtype=torch.uint8)

@@ -42,7 +42,8 @@ from binsgdm.compressors.error_feedback import Residuals, is_parameter, tensors_
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops, streams
 from binsgdm.kernels.host_tensors import upload
-from binsgdm.kernels.random import Key, draws, thresholds
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import draws, thresholds
 
 # The norm that a unit column must keep when its projection on the columns before it is taken away. A column that keeps
 # less depends on them, up to fp32 rounding.
@@ -78,15 +79,15 @@ def orthonormalized(columns: Tensor, fill: Callable[[], Tensor]) -> Tensor:
     on_host = host_loops.is_used_on(columns.device)
     fills = None if on_host else fill()
     for number in range(columns.shape[1]):
-        given, is_independent = _orthogonal_part(columns[:, number], basis)
+        column, is_independent = _orthogonal_part(columns[:, number], basis)
         if on_host and is_independent:
-            basis[:, number] = given
+            basis[:, number] = column
             continue
         # On a GPU both columns are always computed and one is selected: no branch on one of its values, and all ranks
         # run alike.
         fills = fill() if fills is None else fills
         filled, _ = _orthogonal_part(fills[:, number], basis)
-        basis[:, number] = torch.where(is_independent, given, filled)
+        basis[:, number] = torch.where(is_independent, column, filled)
     return basis
 
 
@@ -173,14 +174,14 @@ class _LowRankSystem(ProtocolSystem):
         """
         corrected = self.residuals.corrected(bucket, context)
         matrices, whole = split_matrices(corrected, bucket.parameters, bucket.shapes, self.matrix_rank)
-        own, mean, whole_mean = yield from self._means(matrices, whole, context)
+        products, mean, whole_mean = yield from self._means(matrices, whole, context)
         delivered = torch.empty_like(corrected)
         places = torch.split(delivered, bucket.numels)
         for place, values in zip(places, in_order(mean, whole_mean, bucket.shapes, self.matrix_rank), strict=True):
             place.view(values.shape).copy_(values)
         del values  # the last product: no two are in memory
         # The residual is of this rank's approximation of its own matrix. Vectors travel whole and lose nothing.
-        for matrix, product in zip(matrices, own, strict=True):
+        for matrix, product in zip(matrices, products, strict=True):
             matrix.values.sub_(product())
         for vector in whole:
             vector.sub_(vector)
@@ -288,10 +289,12 @@ class PowerSGD(_LowRankSystem):
         ]
         # The second all-reduce needs the mean of the first: P is common to all ranks from here on, and Q is linear in
         # M.
-        own = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
-        rights = yield from _averaged(own, context)
+        local_rights = [matrix.values.T @ left for matrix, left in zip(matrices, lefts, strict=True)]
+        rights = yield from _averaged(local_rights, context)
         self._factors.update((matrix.parameter, right) for matrix, right in zip(matrices, rights, strict=True))
-        local: Products = [partial(torch.matmul, left, right.T) for left, right in zip(lefts, own, strict=True)]
+        local: Products = [
+            partial(torch.matmul, left, right.T) for left, right in zip(lefts, local_rights, strict=True)
+        ]
         mean: Products = [partial(torch.matmul, left, right.T) for left, right in zip(lefts, rights, strict=True)]
         return local, mean, averaged[len(matrices) :]
 
@@ -333,10 +336,10 @@ class GradZip(_LowRankSystem):
         shared = [self._orthonormal(m, side.shape[1], context) for m, side in zip(matrices, sides, strict=True)]
         # For an orthonormal V the least-squares U of ||M - U V^T|| is M V: no inverse. It is linear in M, so the mean
         # of the ranks' U is the U of the mean gradient.
-        own = [side @ factor for side, factor in zip(sides, shared, strict=True)]
-        averaged = yield from _averaged([*own, *whole], context)
+        local_factors = [side @ factor for side, factor in zip(sides, shared, strict=True)]
+        averaged = yield from _averaged([*local_factors, *whole], context)
         fitted, rest = averaged[: len(matrices)], averaged[len(matrices) :]
-        local: Products = [partial(_product, *three) for three in zip(own, shared, is_odd, strict=True)]
+        local: Products = [partial(_product, *three) for three in zip(local_factors, shared, is_odd, strict=True)]
         mean: Products = [partial(_product, *three) for three in zip(fitted, shared, is_odd, strict=True)]
         for matrix, factor in zip(matrices, fitted, strict=True):
             self._factors[matrix.parameter] = factor

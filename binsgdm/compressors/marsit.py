@@ -43,7 +43,8 @@ from binsgdm.compressors.error_feedback import ErrorFeedback, Residuals, check_m
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import divided
-from binsgdm.kernels.random import Key, RandomStream, draws
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import draws
 
 # What came, this rank's own (neither is changed), the group of the ring, for how many of its positions both stand, and
 # the number of their first element.
@@ -114,19 +115,19 @@ class Marsit(ErrorFeedback, ProtocolSystem):
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return signs times what they stand for, or the mean; all NaN on all ranks if a value is not finite."""
         check_values(self.name, bucket.values, bucket.shapes)
-        given = self.with_momentum(bucket)
-        compensated = self.residuals.corrected(given, context, decay=self._residual_decay)
+        outgoing = self.with_momentum(bucket)
+        compensated = self.residuals.corrected(outgoing, context, decay=self._residual_decay)
         is_exact = self._sync_period is not None and context.step % self._sync_period == 0
         mean = yield from (self._mean_round_rings if is_exact else self._signs)(compensated, context)
         # The average in full precision delivered all of it, the residuals included.
-        self.keep(compensated.zero_() if is_exact else compensated.sub_(mean), given, mean)
+        self.keep(compensated.zero_() if is_exact else compensated.sub_(mean), outgoing, mean)
         return mean
 
     def _mean_round_rings(self, values: Tensor, context: RankContext) -> Protocol:
         """Return the fp32 mean, summed in the order in which each chunk meets the ranks."""
 
-        def add(came: Tensor, own: Tensor, *_: object) -> Tensor:
-            return came + own
+        def add(came: Tensor, local: Tensor, *_: object) -> Tensor:
+            return came + local
 
         total = yield from all_reduce_round_rings(_padded(values, context), self._groups, context, add)
         return divided(total[: values.numel()], context.world_size)
@@ -134,10 +135,10 @@ class Marsit(ErrorFeedback, ProtocolSystem):
     def _signs(self, values: Tensor, context: RankContext) -> Protocol:
         """Return, per element, the sign of one rank that is drawn uniformly, times what it stands for."""
 
-        def merge(came: Tensor, own: Tensor, group: GroupName, count: int, first: int) -> Tensor:
+        def merge(came: Tensor, local: Tensor, group: GroupName, count: int, first: int) -> Tensor:
             # On a torus a rank merges the same elements in two rings; one stream for both would repeat the draws.
             key = context.key(RandomStream.INTRA_NODE if group == "intra_node" else RandomStream.MERGE)
-            return merge_signs(came, own, count=count, key=key, start=first * BITS_PER_BYTE)
+            return merge_signs(came, local, count=count, key=key, start=first * BITS_PER_BYTE)
 
         stands_for = yield from self._what_a_sign_stands_for(values)
         own_signs = pack_signs(_padded(values, context) >= 0)
@@ -191,14 +192,14 @@ def all_reduce_round_rings(
     return whole.view(-1)
 
 
-def merge_signs(running: Tensor, own: Tensor, *, count: int, key: Key, start: int) -> Tensor:
-    """Return packed signs `running`, of count - 1 ranks, with each bit replaced by that of `own` with chance 1 / count.
+def merge_signs(running: Tensor, local: Tensor, *, count: int, key: Key, start: int) -> Tensor:
+    """Return packed signs `running`, of count - 1 ranks, each bit replaced by that of `local` with chance 1 / count.
 
     Neither is changed. The first element takes draw number `start`; count, the paper's k, is at least 2.
     """
-    drawn = draws(key, start=start, numel=own.numel() * BITS_PER_BYTE, device=own.device)
+    drawn = draws(key, start=start, numel=local.numel() * BITS_PER_BYTE, device=local.device)
     # Flips a bit of `running` where the two differ and the draw replaces it: a select on packed bits.
-    return running ^ ((running ^ own) & pack_signs(drawn < replacing_draws(count)))
+    return running ^ ((running ^ local) & pack_signs(drawn < replacing_draws(count)))
 
 
 def replacing_draws(count: int) -> int:

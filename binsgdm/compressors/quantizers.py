@@ -23,7 +23,7 @@ from binsgdm.compressors.compressor import CheckedCompressor, PayloadSpec
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.functional import divided, packed_numel
-from binsgdm.kernels.random import Key
+from binsgdm.kernels.keys import Key
 
 Coding = Literal["packed", "elias"]
 Dtype = Literal["int8", "fp8_e4m3", "fp8_e5m2"]
@@ -138,7 +138,7 @@ class NUQSGD(LevelQuantizer):
 
     With zero there are s = 2^(bits-1) - 2 levels between 0 and 1. With x = sqrt(n) / 2^s, the variance of a block of n
     is at most 1/8 + 2 x^2 / 9 times its squared L2 norm where x is below 9/4, and x - 1 times from there on (derived
-    in benchmarks/bounds.py; docs/evidence/binsgdm.md says how the paper's differs).
+    in evidence/benchmarks/bounds.py; docs/evidence/binsgdm.md says how the paper's differs).
 
     Attributes:
         bits: 2 to 7: with 7 the smallest level is 2^-62.
@@ -221,7 +221,8 @@ class ByteGrad(CheckedCompressor):
         dtype, largest = _DTYPES[self.dtype]
         scales = levels.block_scales(values, block_size=self.block_size, norm="max")
         if dtype == torch.int8 and host_loops.is_used_on(values.device):
-            return scales, host_loops.bytes_of_scales(values, scales, self.block_size, largest)
+            inputs = values, scales, self.block_size, largest
+            return scales, host_loops.filled("bytes_of_scales", values.numel(), *inputs, dtype=torch.int8)
         whole = levels.per_element(scales, block_size=self.block_size, numel=values.numel())
         # NaN: a block of zeros, or one with a value that is not finite; the scale says which.
         counts = (values / whole).nan_to_num_(nan=0.0).mul_(largest)
@@ -232,6 +233,6 @@ class ByteGrad(CheckedCompressor):
         scales, codes = tensors
         steps = divided(scales, _DTYPES[self.dtype][1])
         if self.dtype == "int8" and host_loops.is_used_on(codes.device):
-            return host_loops.bytes_times_steps(codes, steps, self.block_size)
+            return host_loops.filled("bytes_times_steps", codes.numel(), codes, steps, self.block_size)
         whole = levels.per_element(steps, block_size=self.block_size, numel=codes.numel())
         return codes.to(torch.float32).mul_(whole)

@@ -98,8 +98,8 @@ class SystemRegistry(Mapping[str, type[System]]):
                 continue
             try:
                 system = point.load()
-                if (given := getattr(system, "name", None)) != point.name:
-                    raise BinsgdmError(f"its name is {given!r}, and must be that of the entry point")
+                if (declared := getattr(system, "name", None)) != point.name:
+                    raise BinsgdmError(f"its name is {declared!r}, and must be that of the entry point")
                 self.register(system)
             except Exception as error:  # whatever another package does, the rest goes on
                 reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -116,9 +116,9 @@ def _check(system: object) -> None:
         )
     where = f"register: {system.__qualname__}"
     for name in ("name", "title", "source", "wire_format", "aggregation"):
-        given = getattr(system, name, None)
-        if not isinstance(given, str) or not given:
-            raise BinsgdmError(f"{where}: {name}: {given!r}: must be text; set it in the class")
+        value = getattr(system, name, None)
+        if not isinstance(value, str) or not value:
+            raise BinsgdmError(f"{where}: {name}: {value!r}: must be text; set it in the class")
     if not system.name.isidentifier():
         raise BinsgdmError(f"{where}: name: {system.name!r}: must be letters, digits and _; such as 'top_k'")
     if inspect.isabstract(system):
@@ -238,6 +238,6 @@ def check_options(name: object, options: Iterable[str]) -> None:
             raise BinsgdmError(f"{name}: {option}: unknown option{_nearest(option, taken)}; it takes {known}")
 
 
-def _nearest(given: object, known: Mapping[str, Any]) -> str:
-    found = difflib.get_close_matches(given, known, n=1) if isinstance(given, str) else []
-    return f", did you mean {found[0]!r}?" if found else ""
+def _nearest(name: object, known: Mapping[str, Any]) -> str:
+    matches = difflib.get_close_matches(name, known, n=1) if isinstance(name, str) else []
+    return f", did you mean {matches[0]!r}?" if matches else ""

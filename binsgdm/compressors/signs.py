@@ -34,7 +34,8 @@ from binsgdm.kernels import host_loops
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.functional import all_finite, packed_numel
 from binsgdm.kernels.host_tensors import constant
-from binsgdm.kernels.random import Key, RandomStream, draws
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import draws
 
 _TERNARY = (-1.0, 0.0, 1.0)
 
@@ -70,8 +71,8 @@ class MajorityVote(ErrorFeedback, ProtocolSystem):
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Return the winning signs as +1 and -1; see `binsgdm.compressors.base.Averager`."""
         check_values(self.name, bucket.values, bucket.shapes)
-        given, world_size = self.with_momentum(bucket), context.world_size
-        values = given.values
+        outgoing, world_size = self.with_momentum(bucket), context.world_size
+        values = outgoing.values
         chunk = -(-values.numel() // (world_size * BITS_PER_BYTE)) * BITS_PER_BYTE
         # The same byte in front of every chunk, since each owner has to know it.
         is_broken = all_finite(values).logical_not().to(torch.uint8).expand(world_size, 1)
@@ -88,7 +89,7 @@ class MajorityVote(ErrorFeedback, ProtocolSystem):
         gathered = yield AllGather(group="world", sent=torch.cat([received[:, 0].amax().view(1), winners]))
         voted = unpack_signs(gathered[:, 1:].reshape(-1), values.numel())
         voted.masked_fill_(gathered[:, 0].bool().any(), torch.nan)
-        self.keep(values, given, voted)
+        self.keep(values, outgoing, voted)
         return voted
 
 
@@ -232,10 +233,10 @@ class TernGrad(CheckedCompressor):
     clip_sigmas: float | None = 2.5
 
     def __post_init__(self) -> None:
-        given = self.clip_sigmas
-        if given is not None and not is_number(given, above=0):
+        sigmas = self.clip_sigmas
+        if sigmas is not None and not is_number(sigmas, above=0):
             raise BinsgdmError(
-                f"terngrad: clip_sigmas: {shown(given)}: must be a number above 0, or None for no clipping; give 2.5"
+                f"terngrad: clip_sigmas: {shown(sigmas)}: must be a number above 0, or None for no clipping; give 2.5"
             )
 
     def payload_spec(self, shapes: Shapes) -> PayloadSpec:

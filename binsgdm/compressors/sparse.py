@@ -29,7 +29,8 @@ from binsgdm.compressors.compressor import (
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import host_loops
 from binsgdm.kernels.functional import all_finite, divided
-from binsgdm.kernels.random import Key, draws
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import draws
 
 INDEX_DTYPE = torch.int32
 MAX_NUMEL = 2**31 - 1  # values of a bucket that an int32 can index
@@ -167,8 +168,8 @@ class TopK(_Indexed):
     source = "Aji and Heafield, EMNLP 2017"
 
     def _indices(self, values: Tensor, num_kept: int, key: Key) -> Tensor:  # noqa: ARG002
-        found = _largest(values, num_kept) if host_loops.is_used_on(values.device) else None
-        return torch.topk(values.abs(), num_kept, sorted=False).indices if found is None else found
+        indices = _largest(values, num_kept) if host_loops.is_used_on(values.device) else None
+        return torch.topk(values.abs(), num_kept, sorted=False).indices if indices is None else indices
 
 
 def _largest(values: Tensor, num_kept: int) -> Tensor | None:
@@ -181,12 +182,12 @@ def _largest(values: Tensor, num_kept: int) -> Tensor | None:
     rank = min(sample.numel(), math.ceil(2 * num_kept * sample.numel() / values.numel()) + 32)
     guess = sample.kthvalue(sample.numel() - rank + 1).values.view(torch.int32).item()
     most = min(values.numel(), 4 * num_kept + 128 * values.numel() // sample.numel())
-    found = host_loops.indices_above(values, int(guess) - 1, most)
-    if found is None or found.numel() < num_kept:
+    candidates = host_loops.indices_above(values, int(guess) - 1, most)
+    if candidates is None or candidates.numel() < num_kept:
         return None
-    magnitudes = values[found].abs()
+    magnitudes = values[candidates].abs()
     smallest = magnitudes.kthvalue(magnitudes.numel() - num_kept + 1).values
-    kept = found[magnitudes >= smallest]
+    kept = candidates[magnitudes >= smallest]
     return kept if kept.numel() == num_kept and not smallest.isnan() else None
 
 
@@ -222,9 +223,9 @@ class MSTopK(_Indexed):
 
     def _indices(self, values: Tensor, num_kept: int, key: Key) -> Tensor:
         if host_loops.is_used_on(values.device):
-            found = _between(values, num_kept, self.num_samplings)
-            if found is not None:
-                return self._chosen(*found, num_kept, key)
+            parts = _between(values, num_kept, self.num_samplings)
+            if parts is not None:
+                return self._chosen(*parts, num_kept, key)
         magnitudes = values.abs().view(torch.int32)
         lower, upper = _thresholds(magnitudes, num_kept, self.num_samplings)
         above = (magnitudes > upper).nonzero().view(-1)
@@ -255,11 +256,11 @@ def _between(values: Tensor, num_kept: int, num_samplings: int) -> tuple[Tensor,
                 few = None if indices is None else values[indices].abs().view(torch.int32)
         else:
             upper = middle
-    found = host_loops.indices_above(values, lower, min(values.numel(), _FEW_TIMES * num_kept))
-    if found is None:
+    candidates = host_loops.indices_above(values, lower, min(values.numel(), _FEW_TIMES * num_kept))
+    if candidates is None:
         return None
-    is_above = values[found].abs().view(torch.int32) > upper
-    return found[is_above], found[~is_above]
+    is_above = values[candidates].abs().view(torch.int32) > upper
+    return candidates[is_above], candidates[~is_above]
 
 
 def _thresholds(magnitudes: Tensor, num_kept: int, num_samplings: int) -> tuple[Tensor, Tensor]:
@@ -343,8 +344,8 @@ def drawn_indices(numel: int, num_kept: int, key: Key, device: torch.device) -> 
     Equal draws (a chance of 2**-32 a pair) go to the lower index, so that every device gives the same indices, which
     are int64 and ascend. `numel` is at most 2**31 - 1.
     """
-    if host_loops.is_used_on(device) and (found := _drawn_on_host(numel, num_kept, key)) is not None:
-        return found
+    if host_loops.is_used_on(device) and (indices := _drawn_on_host(numel, num_kept, key)) is not None:
+        return indices
     # The index in the low bits breaks ties. Keeping the smallest of all draws is a draw without replacement.
     tickets = draws(key, start=0, numel=numel, device=device).bitwise_left_shift_(MAGNITUDE_BITS)
     tickets.bitwise_or_(torch.arange(numel, device=device))

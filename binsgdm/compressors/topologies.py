@@ -59,8 +59,8 @@ from binsgdm.compressors.compressor import (
 )
 from binsgdm.compressors.error_feedback import ErrorFeedback, Residuals
 from binsgdm.errors import BinsgdmError
+from binsgdm.kernels.keys import RandomStream
 from binsgdm.kernels.profiler_stages import staged
-from binsgdm.kernels.random import RandomStream
 
 IntraNodeDtype = Literal["fp32", "bf16"]
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -109,8 +109,10 @@ class Pieces:
     def __init__(self, shapes: Shapes, count: int, cut: Cut) -> None:
         self._count = count
         self._cuts = [_tensor_cut(shape, count, cut) for shape in shapes]
-        self.shapes: list[Shapes] = [tuple(one.shapes[position] for one in self._cuts) for position in range(count)]
-        self.numels = [numel_of(one) for one in self.shapes]
+        self.shapes: list[Shapes] = [
+            tuple(tensor_cut.shapes[position] for tensor_cut in self._cuts) for position in range(count)
+        ]
+        self.numels = [numel_of(piece) for piece in self.shapes]
 
     def split(self, values: Tensor) -> list[Tensor]:
         """Return the pieces of flat values (N,)."""
@@ -133,15 +135,19 @@ class Pieces:
             for shapes, piece, numel in zip(self.shapes, pieces, self.numels, strict=True)
         ]
         return torch.cat(
-            [flat for number, one in enumerate(self._cuts) for flat in one.in_order([part[number] for part in parts])]
+            [
+                flat
+                for number, tensor_cut in enumerate(self._cuts)
+                for flat in tensor_cut.in_order([part[number] for part in parts])
+            ]
         )
 
     def _parts(self, values: Tensor) -> list[list[Tensor]]:
         """Return the flat parts of the tensors, piece by piece."""
         tensors = torch.split(values, [rows * columns for (rows, columns), *_ in self._cuts])
         parts = [
-            torch.split(tensor.view(one.matrix), one.lengths, one.dim)
-            for tensor, one in zip(tensors, self._cuts, strict=True)
+            torch.split(tensor.view(tensor_cut.matrix), tensor_cut.lengths, tensor_cut.dim)
+            for tensor, tensor_cut in zip(tensors, self._cuts, strict=True)
         ]
         return [[part[position].reshape(-1) for part in parts] for position in range(self._count)]
 
@@ -184,9 +190,9 @@ class ScatterReduce(ErrorFeedback):
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Encode pieces, average this rank's, encode it again; see `binsgdm.compressors.base.Averager`."""
-        given, rank = self.with_momentum(bucket), context.rank
-        check_values(self.name, given.values, bucket.shapes)
-        corrected = given.values if self.residuals is None else self.residuals.corrected(given, context)
+        outgoing, rank = self.with_momentum(bucket), context.rank
+        check_values(self.name, outgoing.values, bucket.shapes)
+        corrected = outgoing.values if self.residuals is None else self.residuals.corrected(outgoing, context)
         compressor, local = self.compressor.at_step(context.step), RandomStream.LOCAL
         cut = self.pieces(bucket.shapes, context.world_size, compressor.cut)
         coders = [_PieceCoder(compressor, shapes, context, position) for position, shapes in enumerate(cut.shapes)]
@@ -195,19 +201,23 @@ class ScatterReduce(ErrorFeedback):
         ]
         delivered = None
         if self.residuals is not None:
-            delivered = cut.join([coder.decode(one, rank, local) for coder, one in zip(coders, encoded, strict=True)])
+            delivered = cut.join(
+                [coder.decode(payload, rank, local) for coder, payload in zip(coders, encoded, strict=True)]
+            )
         row_bytes = encoded[0].num_bytes  # of the longest piece
-        received = yield AllToAll(group="world", sent=torch.stack([pad(as_bytes(one), row_bytes) for one in encoded]))
-        own, like, came = coders[rank], encoded[rank], list(received)
+        received = yield AllToAll(
+            group="world", sent=torch.stack([pad(as_bytes(payload), row_bytes) for payload in encoded])
+        )
+        own_coder, like, came = coders[rank], encoded[rank], list(received)
 
         def values_of(number: int) -> Tensor:
-            return own.decode(from_bytes(came[number][: like.num_bytes], like), number, local)
+            return own_coder.decode(from_bytes(came[number][: like.num_bytes], like), number, local)
 
         values = mean_in_order(values_of, len(coders))
-        owned = GradientBucket(values=values, parameters=bucket.parameters, shapes=own.shapes)
+        owned = GradientBucket(values=values, parameters=bucket.parameters, shapes=own_coder.shapes)
         if self.owner_residuals is not None and values.numel():
             owned = replace(owned, values=self.owner_residuals.corrected(owned, context))
-        row = pad(as_bytes(own.encode(owned.values, rank, RandomStream.MERGE)), row_bytes)
+        row = pad(as_bytes(own_coder.encode(owned.values, rank, RandomStream.MERGE)), row_bytes)
         gathered = yield AllGather(group="world", sent=row)
         means = [
             coder.decode(from_bytes(row[: like.num_bytes], like), number, RandomStream.MERGE)
@@ -215,7 +225,7 @@ class ScatterReduce(ErrorFeedback):
         ]
         mean = cut.join(means)
         if delivered is not None and self.owner_residuals is not None:
-            self.keep(corrected.sub_(delivered), given, mean)
+            self.keep(corrected.sub_(delivered), outgoing, mean)
             # The mean of the whole bucket: all ranks keep or drop alike.
             self.owner_residuals.store(owned.values - means[rank], owned, mean=mean)
         return mean
@@ -265,9 +275,9 @@ class Hierarchical(Averager):
 
     def mean(self, bucket: GradientBucket, context: RankContext) -> Protocol:
         """Average in the node, then between nodes; see `binsgdm.compressors.base.Averager`."""
-        given = {name: getattr(context, name) for name in self._identity}
-        if given != self._identity:
-            raise BinsgdmError(f"hierarchical: {given}: must be {self._identity}; make one system per rank")
+        identity = {name: getattr(context, name) for name in self._identity}
+        if identity != self._identity:
+            raise BinsgdmError(f"hierarchical: {identity}: must be {self._identity}; make one system per rank")
         check_values("hierarchical", bucket.values, bucket.shapes)
         local, count = context.local_rank, context.ranks_per_node
         if count == 1:  # nothing is sent inside a node, nor rounded for it

@@ -58,12 +58,12 @@ def unpack_signs(packed: Tensor, numel: int) -> Tensor:
         triton_signs.unpack(packed.contiguous(), signs)
         return signs
     if host_loops.is_used_on(packed.device):
-        given, table = packed.numpy(), _signs_of_bytes()
-        made = np.empty((given.size, 8), np.float32)
+        data, table = packed.numpy(), _signs_of_bytes()
+        made = np.empty((data.size, 8), np.float32)
         # Some at a time: numpy makes a number of 8 bytes of every index. None is out of range, so nothing is clipped.
-        for first in range(0, given.size, _BYTES_AT_ONCE):
+        for first in range(0, data.size, _BYTES_AT_ONCE):
             last = first + _BYTES_AT_ONCE
-            np.take(table, given[first:last], axis=0, out=made[first:last], mode="clip")
+            np.take(table, data[first:last], axis=0, out=made[first:last], mode="clip")
         return torch.from_numpy(made.reshape(-1)[:numel])
     shifts = constant(_SHIFTS, torch.uint8, packed.device)
     bits = (packed[:, None] >> shifts & 1).view(-1)[:numel]

@@ -59,7 +59,7 @@ def by_dtype(columns: Columns, *others: Sequence[int]) -> list[tuple[torch.dtype
     made: list[tuple[torch.dtype, Columns, Sequence[Sequence[int]]]] = []
     for dtype in dict.fromkeys(dtypes):
         chosen = [number for number, its in enumerate(dtypes) if its == dtype]
-        some = [TensorColumn(one[n] for n in chosen) for one in columns]
+        some = [TensorColumn(column[n] for n in chosen) for column in columns]
         made.append((dtype, some, [[numbers[n] for n in chosen] for numbers in others]))
     return made
 

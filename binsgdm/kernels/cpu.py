@@ -21,7 +21,7 @@ from torch import Tensor
 
 from binsgdm.kernels import numba_kernels
 from binsgdm.kernels.columns import Columns, by_dtype, sign_factors
-from binsgdm.kernels.random import GROUP_NUMEL, Key
+from binsgdm.kernels.keys import GROUP_NUMEL, Key
 
 # numpy has no bf16, and numba handles neither 16-bit type: the kernels get integers and widen their bits.
 _CARRIERS = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}
@@ -98,15 +98,15 @@ def _on_groups(
     # Of no vector that is exchanged: what is left, padded to whole groups.
     before, after = start % GROUP_NUMEL, -(start + numel) % GROUP_NUMEL
 
-    def padded(given: Tensor) -> Tensor:
-        each = 8 if given.dtype == torch.uint8 else 1
-        return torch.nn.functional.pad(given[..., whole // each :], (before // each, after // each))
+    def padded(tensor: Tensor) -> Tensor:
+        each = 8 if tensor.dtype == torch.uint8 else 1
+        return torch.nn.functional.pad(tensor[..., whole // each :], (before // each, after // each))
 
-    copies = [padded(one.view(-1)) for one in written]
+    copies = [padded(tensor.view(-1)) for tensor in written]
     _on_groups(loop, padded(rows), copies, before + numel - whole + after, start + whole - before, *key)
-    for one, copied in zip(written, copies, strict=True):
-        each = 8 if one.dtype == torch.uint8 else 1
-        left = one.view(-1)[whole // each :]
+    for tensor, copied in zip(written, copies, strict=True):
+        each = 8 if tensor.dtype == torch.uint8 else 1
+        left = tensor.view(-1)[whole // each :]
         left.copy_(copied[before // each :][: left.numel()])
     if numel % 8:
         written[0].view(-1)[-1] &= 0xFF00 >> numel % 8 & 0xFF  # padding bits must be 0 on all ranks
@@ -136,7 +136,7 @@ def _on_rows(  # noqa: PLR0913
     for dtype, some, (begins,) in by_dtype(columns, starts or (0,) * len(columns[0])):
         sizes, head = some[0].numels, (8 * dtype.itemsize, *bits, only_read)
         threads = min(torch.get_num_threads(), max(1, sum(sizes) * sum(head) // (8 * least_bytes)))
-        table, jobs = _table(tuple([one.addresses for one in some]), head, sizes, tuple(begins), threads)
+        table, jobs = _table(tuple([column.addresses for column in some]), head, sizes, tuple(begins), threads)
         run = partial(_run_rows, loop, table, (carrier(dtype), *numbers))
         said_so |= on_threads(jobs, run)
     return said_so
@@ -185,7 +185,7 @@ def _cuts(numels: Numbers, starts: Numbers, threads: int) -> tuple[Array, Array,
     behind = (sizes - before) % GROUP_NUMEL
     lo = np.stack([lo, lo + before, lo + sizes - behind], axis=1).reshape(-1)
     sizes = np.stack([before, sizes - before - behind, behind], axis=1).reshape(-1)
-    tensor, lo, sizes = (one[sizes > 0] for one in (np.repeat(tensor, 3), lo, sizes))
+    tensor, lo, sizes = (column[sizes > 0] for column in (np.repeat(tensor, 3), lo, sizes))
     # A job is a run of rows with about as many elements as a piece, so small tensors share a job.
     bounds = np.searchsorted(sizes.cumsum(), np.arange(piece, total + piece, piece))
     ends = [1, *(1 + np.unique(np.minimum(bounds + 1, tensor.size))).tolist()]

@@ -119,11 +119,11 @@ def encode_momenta(  # noqa: PLR0913, PLR0917
     cut: Plan, places: Array, factors: Array, residual: torch.Tensor, valid: torch.Tensor, counts: Array
 ) -> torch.Tensor:
     """Do `local_momenta` and `encode_values` without storing momenta."""
-    rows, found = _rows(cut), np.empty(len(cut.blocks))
+    rows, block_sums = _rows(cut), np.empty(len(cut.blocks))
     left, bits, out = as_array(residual), as_array(valid), rows.numpy()
-    numbers = cut.pieces, places, factors, left, bits, out, cut.chunk, found
+    numbers = cut.pieces, places, factors, left, bits, out, cut.chunk, block_sums
     _on_blocks(cut, numba_kernels.encode_momenta, *numbers)
-    _keep(cut, left, bits, out, found, counts)
+    _keep(cut, left, bits, out, block_sums, counts)
     return rows
 
 
@@ -137,34 +137,35 @@ def encode_values(values: torch.Tensor, residual: torch.Tensor, valid: torch.Ten
         counts: how many of each chunk.
     """
     cut = plan((), values.numel(), len(counts))
-    rows, found = _rows(cut), np.empty(len(cut.blocks))
-    given, left, bits, out = as_array(values), as_array(residual), as_array(valid), rows.numpy()
-    _on_blocks(cut, numba_kernels.encode_values, given, left, bits, out, cut.chunk, found)
-    _keep(cut, left, bits, out, found, counts)
+    rows, block_sums = _rows(cut), np.empty(len(cut.blocks))
+    flat, left, bits, out = as_array(values), as_array(residual), as_array(valid), rows.numpy()
+    _on_blocks(cut, numba_kernels.encode_values, flat, left, bits, out, cut.chunk, block_sums)
+    _keep(cut, left, bits, out, block_sums, counts)
     return rows
 
 
-def encode_mean(given: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, counts: Array) -> torch.Tensor:
+def encode_mean(encoded: torch.Tensor, residual: torch.Tensor, valid: torch.Tensor, counts: Array) -> torch.Tensor:
     """Return the mean of encoded chunks, encoded again; as `encode_values`."""
     cut = plan((), residual.numel(), 1)
-    rows, found = _rows(cut), np.empty(len(cut.blocks))
-    received, left, bits, out = given.numpy(), as_array(residual), as_array(valid), rows.numpy()
-    _on_blocks(cut, numba_kernels.encode_mean, received, _scales(received), left, bits, out, found)
-    _keep(cut, left, bits, out, found, counts)
+    rows, block_sums = _rows(cut), np.empty(len(cut.blocks))
+    received, left, bits, out = encoded.numpy(), as_array(residual), as_array(valid), rows.numpy()
+    _on_blocks(cut, numba_kernels.encode_mean, received, _scales(received), left, bits, out, block_sums)
+    _keep(cut, left, bits, out, block_sums, counts)
     return rows
 
 
 def apply_average(cut: Plan, places: Array, factors: Array, rows: torch.Tensor, dtype: torch.dtype) -> None:
     """Take the encoded average of all ranks as the momenta, and move parameters; as `dense_step`."""
-    given, like = rows.numpy(), carrier(dtype)
+    encoded, like = rows.numpy(), carrier(dtype)
     streams = cut.chunk * len(cut.starts) >= _STREAMED_NUMEL
-    numbers = cut.pieces, places, factors, given, _scales(given), cut.chunk, like, dtype.itemsize, streams
+    numbers = cut.pieces, places, factors, encoded, _scales(encoded), cut.chunk, like, dtype.itemsize, streams
     _on_blocks(cut, numba_kernels.apply_average, *numbers)
 
 
-def _on_blocks(cut: Plan, loop: Callable[..., object], *given: object) -> bool:
+def _on_blocks(cut: Plan, loop: Callable[..., object], *arguments: object) -> bool:
     """Run a loop over all blocks, on several threads; return whether one said so."""
-    return on_threads(_jobs(cut), lambda first, last: loop(cut.blocks, first, last, *given))
+    jobs = _jobs_of(len(cut.blocks), torch.get_num_threads())
+    return on_threads(jobs, lambda first, last: loop(cut.blocks, first, last, *arguments))
 
 
 def _rows(cut: Plan) -> torch.Tensor:
@@ -176,17 +177,13 @@ def _scales(rows: Array) -> Array:
 
 
 def _keep(  # noqa: PLR0913, PLR0917
-    cut: Plan, residual: Array, valid: Array, rows: Array, found: Array, counts: Array
+    cut: Plan, residual: Array, valid: Array, rows: Array, block_sums: Array, counts: Array
 ) -> None:
     """Put the scales of chunks in front of their rows, and take what is sent from the residual."""
-    sums = np.add.reduceat(found, cut.starts)
+    sums = np.add.reduceat(block_sums, cut.starts)
     scales = (sums / np.maximum(counts, 1)).astype(np.float32)
     rows[:, :_SCALE_BYTES] = scales.view(np.uint8).reshape(-1, _SCALE_BYTES)
     _on_blocks(cut, numba_kernels.keep_residual, residual, valid, rows, scales, cut.chunk)
-
-
-def _jobs(cut: Plan) -> list[tuple[int, int]]:
-    return _jobs_of(len(cut.blocks), torch.get_num_threads())
 
 
 @lru_cache(maxsize=64)

@@ -58,7 +58,7 @@ class Notice(event.Listener):
 
     def __init__(self) -> None:
         self._folder = numba_kernels.cache_folder()
-        self._is_given = os.environ.get("LOCAL_RANK", "0") != "0"
+        self._is_logged = os.environ.get("LOCAL_RANK", "0") != "0"
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002 - numba's names
         """Hear from numba that it compiles."""
@@ -69,9 +69,9 @@ class Notice(event.Listener):
 
     def give(self) -> None:
         """Log the line, the first time."""
-        if self._is_given:
+        if self._is_logged:
             return
-        self._is_given = True
+        self._is_logged = True
         if self._folder is None:
             _log.warning(
                 "binsgdm: every rank compiles its kernels, which takes some seconds at each start; to keep them, set "

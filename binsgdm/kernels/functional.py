@@ -13,11 +13,7 @@ import torch
 from torch import Tensor
 
 from binsgdm.kernels import host_loops
-
-# What a rounded u of 1 counts: with a residual of at most as much, all sums of both fit into 17 bits, and a residual
-# into 16.
-SCALE = 32767
-MAX_SHAPED_VECTORS = 32767  # whose merge has a residual of at most as much
+from binsgdm.kernels.keys import SCALE
 
 
 def packed_numel(numel: int) -> int:

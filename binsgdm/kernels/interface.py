@@ -9,8 +9,8 @@ from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.columns import TensorColumn, check_count
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, packed_numel
-from binsgdm.kernels.random import MAX_NUMEL, Key
+from binsgdm.kernels.functional import packed_numel
+from binsgdm.kernels.keys import MAX_NUMEL, MAX_SHAPED_VECTORS, Key
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 FP32 = (torch.float32,)
@@ -54,8 +54,8 @@ class Kernels:
         Returns:
             A boolean scalar on the device: False if some element kept its m and b, since its new b would not be finite.
         """
-        given = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out_u", out_u, FP32))
-        finite: Tensor = self._loops.update(given, _factors(beta, beta_b, nesterov))
+        columns = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out_u", out_u, FP32))
+        finite: Tensor = self._loops.update(columns, _factors(beta, beta_b, nesterov))
         return finite
 
     def update_quantize_pack_(  # noqa: PLR0913
@@ -73,11 +73,11 @@ class Kernels:
         gain: float = 1.0,
     ) -> Tensor:
         """Do `update_` and `quantize_pack` in one pass that never stores u; return what the former returns."""
-        given = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out", out, BYTES))
+        columns = _checked(("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32), ("out", out, BYTES))
         starts = (start,) if isinstance(start, int) else tuple(start)
-        _check_starts(starts, given[0].numels)
+        _check_starts(starts, columns[0].numels)
         decay = _factors(beta, beta_b, nesterov)
-        finite: Tensor = self._loops.update_quantize_pack(given, starts, decay, float(gain), key)
+        finite: Tensor = self._loops.update_quantize_pack(columns, starts, decay, float(gain), key)
         return finite
 
     def update_shape_pack_(  # noqa: PLR0913
@@ -95,8 +95,8 @@ class Kernels:
     ) -> Tensor:
         """Do `update_` and `shape_pack_` in one pass that never stores u; return what the former returns."""
         momenta = ("grad", grad, FLOATS), ("m", m, FP32), ("b", b, FP32)
-        given = _checked(*momenta, ("residual", residual, RESIDUALS), ("out", out, BYTES))
-        finite: Tensor = self._loops.update_shape_pack(given, _factors(beta, beta_b, nesterov), float(gain))
+        columns = _checked(*momenta, ("residual", residual, RESIDUALS), ("out", out, BYTES))
+        finite: Tensor = self._loops.update_shape_pack(columns, _factors(beta, beta_b, nesterov), float(gain))
         return finite
 
     def unpack_apply_(
@@ -107,14 +107,14 @@ class Kernels:
 
     def quantize_pack(self, u: Tensor, *, key: Key, start: int, out: Tensor, gain: float = 1.0) -> None:
         """Write Q(gain u) to `out` (P), packed."""
-        given = _checked(("u", u, FP32), ("out", out, BYTES))
-        _check_starts((start,), given[0].numels)
-        self._loops.quantize_pack(given, start, float(gain), key)
+        columns = _checked(("u", u, FP32), ("out", out, BYTES))
+        _check_starts((start,), columns[0].numels)
+        self._loops.quantize_pack(columns, start, float(gain), key)
 
     def shape_pack_(self, u: Tensor, residual: Tensor, *, gain: float, out: Tensor) -> None:
         """Round clip(gain u) to signs, shaped by the residual (int16, N), which goes on; write them to `out` (P)."""
-        given = _checked(("u", u, FP32), ("residual", residual, RESIDUALS), ("out", out, BYTES))
-        self._loops.shape_pack(given, float(gain))
+        columns = _checked(("u", u, FP32), ("residual", residual, RESIDUALS), ("out", out, BYTES))
+        self._loops.shape_pack(columns, float(gain))
 
     def merge(self, packed_rows: Tensor, *, numel: int, key: Key, start: int, out: Tensor) -> None:
         """Write Q of the mean of K sign vectors (K x P, packed) to `out` (P), packed."""
@@ -157,9 +157,9 @@ def _checked(*named: tuple[str, Tensors, Dtypes]) -> list[TensorColumn]:
     if all(_are_alike(column, dtypes, likes) for column, (_, _, dtypes) in zip(columns, named, strict=True)):
         return columns
     for row in zip(*columns, strict=True):
-        for (name, _, dtypes), given in zip(named, row, strict=True):
+        for (name, _, dtypes), tensor in zip(named, row, strict=True):
             numel = packed_numel(row[0].numel()) if dtypes is BYTES else row[0].numel()
-            _check_tensor(name, given, numel, dtypes, row[0].device)
+            _check_tensor(name, tensor, numel, dtypes, row[0].device)
     for other in likes:
         if other.device != likes[0].device:
             raise BinsgdmError(f"{named[0][0]}: on {other.device}: must be on {likes[0].device}, as the first tensor")
@@ -172,14 +172,14 @@ def _column(tensors: Tensors) -> TensorColumn:
     return TensorColumn((tensors,) if isinstance(tensors, Tensor) else tensors)
 
 
-def _are_alike(given: TensorColumn, dtypes: Dtypes, likes: TensorColumn) -> bool:
+def _are_alike(column: TensorColumn, dtypes: Dtypes, likes: TensorColumn) -> bool:
     """Tell whether many tensors are as they must be, all on one device."""
     return (
-        given.numels == (_packed_numels(likes.numels) if dtypes is BYTES else likes.numels)
-        and given.dtypes.issubset(dtypes)
-        and given.devices == likes.devices
-        and len(given.devices) <= 1
-        and given.is_contiguous
+        column.numels == (_packed_numels(likes.numels) if dtypes is BYTES else likes.numels)
+        and column.dtypes.issubset(dtypes)
+        and column.devices == likes.devices
+        and len(column.devices) <= 1
+        and column.is_contiguous
     )
 
 
@@ -188,22 +188,22 @@ def _packed_numels(numels: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(packed_numel, numels))
 
 
-def _check_tensor(name: str, given: Tensor, numel: int, dtypes: Dtypes, device: torch.device) -> None:
+def _check_tensor(name: str, tensor: Tensor, numel: int, dtypes: Dtypes, device: torch.device) -> None:
     """Raise unless a tensor is contiguous and has this size, one of these dtypes, and this device."""
-    if given.numel() != numel:
-        raise BinsgdmError(f"{name}: {given.numel()} elements: must have {numel}")
-    if given.dtype not in dtypes:
-        raise BinsgdmError(f"{name}: {given.dtype}: must be {' or '.join(map(str, dtypes))}")
-    if given.device != device:
-        raise BinsgdmError(f"{name}: on {given.device}: must be on {device}, as the first argument")
-    if not given.is_contiguous():
-        raise BinsgdmError(f"{name}: strides {given.stride()}: must be contiguous; pass a flat copy")
+    if tensor.numel() != numel:
+        raise BinsgdmError(f"{name}: {tensor.numel()} elements: must have {numel}")
+    if tensor.dtype not in dtypes:
+        raise BinsgdmError(f"{name}: {tensor.dtype}: must be {' or '.join(map(str, dtypes))}")
+    if tensor.device != device:
+        raise BinsgdmError(f"{name}: on {tensor.device}: must be on {device}, as the first argument")
+    if not tensor.is_contiguous():
+        raise BinsgdmError(f"{name}: strides {tensor.stride()}: must be contiguous; pass a flat copy")
 
 
 @lru_cache(maxsize=256)
-def _check_starts(given: tuple[int, ...], numels: tuple[int, ...]) -> None:
+def _check_starts(starts: tuple[int, ...], numels: tuple[int, ...]) -> None:
     """Check which draws tensors take."""
-    for start, numel in zip(given, numels, strict=True):
+    for start, numel in zip(starts, numels, strict=True):
         # Not a multiple of 8: two segments would write to one byte.
         if start % 8 or start < 0 or start + numel > MAX_NUMEL:
             raise BinsgdmError(f"start: {start!r}: must be a multiple of 8 in [0, 2**34 - {numel}]")

@@ -23,8 +23,7 @@ from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from binsgdm.kernels.functional import SCALE
-from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
+from binsgdm.kernels.keys import GROUP_NUMEL, MULTIPLIERS, ROUNDS, SCALE, WEYL
 
 _LANES = 16
 _LANE_STARTS = range(0, GROUP_NUMEL, _LANES)  # of the vectors of a group
@@ -123,11 +122,13 @@ def _step(returns: Any) -> Callable[[Callable[..., ir.Value | None]], Any]:
 
     def decorate(write: Callable[..., ir.Value | None]) -> Any:
         def generate(context: Any, build: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-            done = write(build, *(_argument(context, build, *one) for one in zip(signature.args, values, strict=True)))
+            done = write(
+                build, *(_argument(context, build, *pair) for pair in zip(signature.args, values, strict=True))
+            )
             return context.get_dummy_value() if done is None else done
 
-        def define(_context: Any, *given: Any) -> Any:
-            return returns(*given), generate
+        def define(_context: Any, *kinds: Any) -> Any:
+            return returns(*kinds), generate
 
         return _intrinsic(define, write, list(inspect.signature(write).parameters))
 
@@ -152,15 +153,15 @@ def _groups(*elements: Any) -> Callable[[Callable[..., ir.Value | None]], Any]:
                 address = build.load(build.gep(places, [ir.Constant(_I64, number)]))
                 pointer = build.inttoptr(address, context.get_value_type(element).as_pointer())
                 columns.append(_Array(build, pointer, element))
-            others = [_argument(context, build, *one) for one in zip(signature.args[3:], values[3:], strict=True)]
-            found = cgutils.alloca_once_value(build, ir.Constant(_I64, 0))
+            others = [_argument(context, build, *pair) for pair in zip(signature.args[3:], values[3:], strict=True)]
+            failed = cgutils.alloca_once_value(build, ir.Constant(_I64, 0))
             with cgutils.for_range(build, values[1]) as loop:
                 if (done := write(build, *columns, loop.index, *others)) is not None:
-                    build.store(build.or_(build.load(found), done), found)
-            return build.load(found)
+                    build.store(build.or_(build.load(failed), done), failed)
+            return build.load(failed)
 
-        def define(_context: Any, *given: Any) -> Any:
-            return types.int64(*given), generate
+        def define(_context: Any, *kinds: Any) -> Any:
+            return types.int64(*kinds), generate
 
         names = list(inspect.signature(write).parameters)
         return _intrinsic(define, write, [names[0], "places", "groups", "like", *names[len(elements) + 2 :]])
@@ -182,7 +183,8 @@ def _argument(context: Any, build: ir.IRBuilder, kind: Any, value: ir.Value) -> 
         return _Array(build, context.make_array(kind)(context, build, value).data, kind.dtype)
     if isinstance(kind, types.BaseTuple):
         return [
-            _argument(context, build, *one) for one in zip(kind.types, cgutils.unpack_tuple(build, value), strict=True)
+            _argument(context, build, *pair)
+            for pair in zip(kind.types, cgutils.unpack_tuple(build, value), strict=True)
         ]
     # What Python computes in double precision is rounded once.
     return build.fptrunc(value, _F32) if kind == types.float64 else value
@@ -313,7 +315,7 @@ def _load_signs(build: ir.IRBuilder, pointer: ir.Value) -> list[tuple[int, ir.Va
     word = _splat(build, build.load(build.bitcast(pointer, _I32.as_pointer()), align=1))
     # Of a byte, the first sign is the most significant bit.
     places = [ir.Constant(_vector(_I32), [1 << (n ^ 7) for n in range(lane, lane + _LANES)]) for lane in _LANE_STARTS]
-    masks = [build.icmp_signed("!=", build.and_(word, one), _constant(_I32, 0)) for one in places]
+    masks = [build.icmp_signed("!=", build.and_(word, place), _constant(_I32, 0)) for place in places]
     return list(zip(_LANE_STARTS, masks, strict=True))
 
 
@@ -484,7 +486,7 @@ def _sums_of_counts(build: ir.IRBuilder, counts: _Array, place: ir.Value, num_ro
     number, vectors = _vector(ir.IntType(counts.element.bitwidth)), _splat(build, build.trunc(num_rows, _I32))
     pointers = [build.bitcast(counts.group(place, lane), number.as_pointer()) for lane in _LANE_STARTS]
     ones = [build.sext(build.load(pointer, align=2), _vector(_I32)) for pointer in pointers]
-    return [build.sub(build.shl(one, _constant(_I32, 1)), vectors) for one in ones]
+    return [build.sub(build.shl(count, _constant(_I32, 1)), vectors) for count in ones]
 
 
 @_step(types.void)
@@ -613,8 +615,8 @@ def _scaled_momentum(
     beta, rest, scale = factors
     is_scaled = build.fcmp_ordered("!=", scale, ir.Constant(_F32, 1.0))
     gradient, before = g.load(group, lane), m.load(group, lane)
-    own = _momentum(build, before, gradient, _splat(build, beta), _splat(build, rest))
-    return _unless(build, is_scaled, own, lambda: build.fdiv(own, _splat(build, scale)))
+    momentum = _momentum(build, before, gradient, _splat(build, beta), _splat(build, rest))
+    return _unless(build, is_scaled, momentum, lambda: build.fdiv(momentum, _splat(build, scale)))
 
 
 @_step(types.void)
@@ -630,7 +632,7 @@ def _has_variance_32(build: ir.IRBuilder, v: _Array, out: _Array, group: ir.Valu
 def _pack_valid_32(build: ir.IRBuilder, valid: _Array, out: _Array, group: ir.Value) -> ir.Value:
     """Write int16 booleans of a group as bits; return how many are true."""
     flags = [build.load(valid.int16s(group, lane), align=2) for lane in _LANE_STARTS]
-    masks = [build.icmp_signed("!=", one, _constant(_I16, 0)) for one in flags]
+    masks = [build.icmp_signed("!=", flag, _constant(_I16, 0)) for flag in flags]
     return _store_signs(build, masks, out.signs(group))
 
 
@@ -761,9 +763,9 @@ def _apply_group(
     scale, *others = (_splat(build, factor) for factor in factors)
     zero = _constant(_F32, 0.0)
     for lane in _LANE_STARTS:
-        own, variance = average_of(lane), v.load(group, lane)
+        momentum, variance = average_of(lane), v.load(group, lane)
         valid = build.fcmp_ordered(">", variance, zero)
-        new_m = build.fmul(build.select(valid, own, zero), scale)
+        new_m = build.fmul(build.select(valid, momentum, zero), scale)
         with build.if_else(streams) as (past, into):
             with past:
                 _stream(build, new_m, m, group, lane)
@@ -904,8 +906,8 @@ def _bytes(build: ir.IRBuilder, address: ir.Value) -> ir.Value:
 
 @_step(types.void)
 def _copy_bytes(build: ir.IRBuilder, source: ir.Value, target: ir.Value, number: ir.Value) -> None:
-    given, out = (build.inttoptr(address, _I8.as_pointer()) for address in (source, target))
-    cgutils.raw_memcpy(build, out, given, number, 1)
+    data, out = (build.inttoptr(address, _I8.as_pointer()) for address in (source, target))
+    cgutils.raw_memcpy(build, out, data, number, 1)
 
 
 @_step(types.int64)
@@ -1206,7 +1208,7 @@ def _encode(values, residual, valid, out, sums):
 
 
 @compiled
-def encode_momenta(blocks, first, last, pieces, addresses, factors, residual, valid, rows, chunk, found):
+def encode_momenta(blocks, first, last, pieces, addresses, factors, residual, valid, rows, chunk, block_sums):
     """Do `local_momenta` and `encode_values` without storing momenta."""
     values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
@@ -1218,23 +1220,23 @@ def encode_momenta(blocks, first, last, pieces, addresses, factors, residual, va
             tensor, start, numel, _ = pieces[begin]
             m, _, _, g = addresses[tensor]
             f = factors[tensor]
-            given, before = _floats(g, start, numel), _floats(m, start, numel)
-            found[number] = _encode_momenta(given, before, (f[0], f[1], f[5]), left, bits, out, sums)
+            gradients, before = _floats(g, start, numel), _floats(m, start, numel)
+            block_sums[number] = _encode_momenta(gradients, before, (f[0], f[1], f[5]), left, bits, out, sums)
         else:
             _momenta_of(pieces, begin, end, lo, addresses, factors, values)
             # Where no tensor has written, values are of another block, and none is valid.
-            found[number] = _encode(values, left, bits, out, sums)
+            block_sums[number] = _encode(values, left, bits, out, sums)
 
 
 @compiled
-def encode_values(blocks, first, last, values, residual, valid, rows, chunk, found):
-    """Add values to residuals where valid and write the signs of the sums; `found` gets a block's sum of magnitudes."""
+def encode_values(blocks, first, last, values, residual, valid, rows, chunk, block_sums):
+    """Add values to residuals where valid and write the signs of the sums; the sum of magnitudes of each block."""
     sums = np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
         lo, hi, _, _ = blocks[number]
         row, offset = lo // chunk, lo % chunk // 8
         out = rows[row, 4 + offset : 4 + offset + (hi - lo) // 8]
-        found[number] = _encode(values[lo:hi], residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+        block_sums[number] = _encode(values[lo:hi], residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
 
 
 @compiled
@@ -1255,14 +1257,14 @@ def _mean_of_rows(rows, scales, lo, hi, out):
 
 
 @compiled
-def encode_mean(blocks, first, last, given, scales, residual, valid, rows, found):
+def encode_mean(blocks, first, last, encoded, scales, residual, valid, rows, block_sums):
     """Do `encode_values` of the mean of encoded chunks, which is not stored, as one chunk."""
     values, sums = np.zeros(ADAM_BLOCK_NUMEL, np.float32), np.empty(_SUMS_IN_TURN * _LANES, np.float64)
     for number in range(first, last):
         lo, hi, _, _ = blocks[number]
-        _mean_of_rows(given, scales, lo, hi, values[: hi - lo])
+        _mean_of_rows(encoded, scales, lo, hi, values[: hi - lo])
         out = rows[0, 4 + lo // 8 : 4 + hi // 8]
-        found[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
+        block_sums[number] = _encode(values, residual[lo:hi], valid[lo // 8 : hi // 8], out, sums)
 
 
 @compiled
@@ -1322,8 +1324,8 @@ def apply_average(blocks, first, last, pieces, addresses, factors, rows, scales,
                     for group in range(numel // GROUP_NUMEL):
                         _apply_signs_32(signs, scales[row], new_m, root, moved, group, others, is_aligned)
                 else:
-                    mine = average[flat - lo : flat - lo + numel]
-                    _apply_average(mine, new_m, root, moved, others, is_aligned)
+                    part = average[flat - lo : flat - lo + numel]
+                    _apply_average(part, new_m, root, moved, others, is_aligned)
     if streams:
         _fence()
 
@@ -1338,5 +1340,5 @@ def prepare():
 
 def cache_folder() -> Path | None:
     """Return where compiled loops are kept; None where no folder can be written to."""
-    found = prepare.stats.cache_path
-    return None if found is None else Path(found)
+    path = prepare.stats.cache_path
+    return None if path is None else Path(path)

@@ -12,8 +12,8 @@ The key is (low and high word of the seed, step, rank, stream).
 
 import numpy as np
 
+from binsgdm.kernels.keys import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 from binsgdm.kernels.numba_kernels import compiled
-from binsgdm.kernels.random import GROUP_NUMEL, MULTIPLIERS, ROUNDS, WEYL
 
 BLOCK_NUMEL = 4096
 _FEW = 512  # values of which several numbers each stay in the L1 cache
@@ -97,11 +97,11 @@ def largest(values, block_size, out, lo, hi):
     """Write the largest magnitude of blocks [lo, hi); NaN where one is not finite."""
     for block in range(lo, hi):
         bits = values[block * block_size : (block + 1) * block_size].view(np.int32)
-        found = np.int32(0)
+        greatest = np.int32(0)
         for index in range(bits.size):
-            found = max(found, bits[index] & np.int32(0x7FFFFFFF))
-        one = np.full(1, found, np.int32)
-        out[block] = np.float32(np.nan) if found >= _NOT_FINITE else one.view(np.float32)[0]
+            greatest = max(greatest, bits[index] & np.int32(0x7FFFFFFF))
+        pattern = np.full(1, greatest, np.int32)
+        out[block] = np.float32(np.nan) if greatest >= _NOT_FINITE else pattern.view(np.float32)[0]
 
 
 @compiled

@@ -7,73 +7,17 @@ docs/explanation/algorithm.md.
 Shape letters: N elements, C counters of four words each.
 """
 
-from dataclasses import dataclass
-from enum import IntEnum
-
 import torch
 from torch import Tensor
 
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import host_loops, triton_support
-
-# Elements that share eight consecutive counters: word w of counter lane l belongs to element 8 w + l. A CPU computes
-# the eight counters as one vector, and its four result words are the draws of four runs of eight neighbours.
-GROUP_NUMEL = 32
-# A 32-bit number of the counter, and four words from each: 4 x 2^32 elements.
-MAX_NUMEL = 2**34
+from binsgdm.kernels.keys import GROUP_NUMEL, LOW_WORD, MAX_NUMEL, MULTIPLIERS, ROUNDS, WEYL, Key
 
 _LANES = GROUP_NUMEL // 4
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)
-ROUNDS = 10
 # Elements that are drawn at once: on a CPU, words that fit into caches take a third of the time of more. A GPU works on
 # 2^22 for longer than the host takes to launch it, and needs 32 MiB for each of their words.
 _DITHER_NUMEL = {"cpu": 1 << 16, "cuda": 1 << 22}
-_LOW = 0xFFFFFFFF
-
-
-class RandomStream(IntEnum):
-    """The purpose of a draw; two streams never share a counter, so their draws are independent."""
-
-    LOCAL = 0  # first quantization: the m / b of a rank, or of a node
-    MERGE = 1  # second quantization: the mean of the signs of all nodes
-    INTRA_NODE = 2  # quantization inside a node, with intra_node_dtype="one_bit": the m / b of a rank
-    COMMON = 3  # draws that are the same on all ranks
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Key:
-    """The key of the draws of one quantization; different keys give independent draws.
-
-    Args:
-        seed: 64 bits, the same on all ranks.
-        step: Optimizer steps, below 2**32.
-        rank: The rank that draws, below 2**32.
-        stream: One of `RandomStream`, or any number below 2**32.
-
-    Raises:
-        BinsgdmError: If a value is negative or too large.
-    """
-
-    seed: int
-    step: int = 0
-    rank: int = 0
-    stream: int = RandomStream.LOCAL
-
-    def __post_init__(self) -> None:
-        for name, bits in (("seed", 64), ("step", 32), ("rank", 32), ("stream", 32)):
-            value = getattr(self, name)
-            if not 0 <= value < 2**bits:
-                raise BinsgdmError(f"Key: {name}: {value!r}: must be at least 0 and below 2**{bits}")
-
-    def unsigned_words(self) -> triton_support.Words:
-        """Return what the CPU's loops take of a key: low and high word of the seed, step, rank, stream."""
-        return self.seed & _LOW, self.seed >> 32, self.step, self.rank, int(self.stream)
-
-    def words(self) -> triton_support.Words:
-        """Return what a Triton program takes of a key: signed, since larger ones would be compiled for 64 bits."""
-        low, high, step, rank, stream = ((word ^ 2**31) - 2**31 for word in self.unsigned_words())
-        return low, high, step, rank, stream
 
 
 def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -92,13 +36,13 @@ def philox(counter: tuple[Tensor | int, ...], seed: int) -> tuple[Tensor, Tensor
     # A rank computes any element's draw from the key and the element's number. So one process can redo the draws of all
     # ranks, the draws do not depend on buckets, threads or devices, and a checkpoint needs no generator state.
     c0, c1, c2, c3 = (torch.zeros_like(like) + word for word in counter)
-    k0, k1 = seed & _LOW, seed >> 32
+    k0, k1 = seed & LOW_WORD, seed >> 32
     for _ in range(ROUNDS):
         # An int64 product wraps, but its 64 bits are those of the unsigned one.
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
-        c0, c1, c2, c3 = (p1 >> 32 & _LOW) ^ c1 ^ k0, p1 & _LOW, (p0 >> 32 & _LOW) ^ c3 ^ k1, p0 & _LOW
+        c0, c1, c2, c3 = (p1 >> 32 & LOW_WORD) ^ c1 ^ k0, p1 & LOW_WORD, (p0 >> 32 & LOW_WORD) ^ c3 ^ k1, p0 & LOW_WORD
         # The key of the next round: a Weyl sequence, whose steps are those of the paper.
-        k0, k1 = k0 + WEYL[0] & _LOW, k1 + WEYL[1] & _LOW
+        k0, k1 = k0 + WEYL[0] & LOW_WORD, k1 + WEYL[1] & LOW_WORD
     return c0, c1, c2, c3
 
 
@@ -141,7 +85,7 @@ def uniforms(key: Key, *, start: int, numel: int, device: torch.device | str = "
     Returns:
         fp32 (N), each k * 2**-23 + 2**-24 rounded once.
     """
-    if any(one.is_used_on(torch.device(device)) for one in (triton_support, host_loops)):
+    if any(loops.is_used_on(torch.device(device)) for loops in (triton_support, host_loops)):
         # A threshold is k * 2**-22 - 1, and its half is exact: 4 bytes an element to write, where a draw takes 8.
         return thresholds(key, start=start, numel=numel, device=device).mul_(0.5).add_(0.5 + 2.0**-24)
     parts = draws(key, start=start, numel=numel, device=device) >> 9
@@ -153,7 +97,7 @@ def dither(key: Key, *, start: int, numel: int, limit: int, device: torch.device
 
     Without them all elements of the same u would round alike, and move further together than by draws. A residual of
     `limit` is left out, since a step from it is the step from -limit with the other sign: the rest are a circle on
-    which every step turns, so that they stay uniform. The limit, which none exceeds, is `functional.SCALE`, or K for a
+    which every step turns, so that they stay uniform. The limit, which none exceeds, is `keys.SCALE`, or K for a
     merge of K signs, and at most 32767.
 
     Returns:
@@ -186,5 +130,5 @@ def _written(dtype: torch.dtype, key: Key, start: int, numel: int, device: torch
         return out
     if host_loops.is_used_on(device):
         name = "write_draws" if dtype == torch.int64 else "write_thresholds"
-        return host_loops.fill(name, torch.empty(numel, dtype=dtype, device=device), start, key.unsigned_words())
+        return host_loops.filled(name, numel, start, key.unsigned_words(), dtype=dtype)
     return None

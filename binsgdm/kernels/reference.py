@@ -11,7 +11,8 @@ from torch import Tensor
 from binsgdm.kernels import functional
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.columns import Columns
-from binsgdm.kernels.random import Key, thresholds
+from binsgdm.kernels.keys import Key
+from binsgdm.kernels.random import thresholds
 
 
 @torch.no_grad()
@@ -23,8 +24,8 @@ def update(columns: Columns, decay: Sequence[float]) -> Tensor:
 def update_quantize_pack(
     columns: Columns, starts: Sequence[int], decay: Sequence[float], gain: float, key: Key
 ) -> Tensor:
-    given = *columns, starts
-    return _update(given, decay, lambda u, out, start: _quantize_pack(u, out, start, gain, key))
+    arguments = *columns, starts
+    return _update(arguments, decay, lambda u, out, start: _quantize_pack(u, out, start, gain, key))
 
 
 @torch.no_grad()
@@ -80,8 +81,8 @@ def _update(columns: Sequence[Sequence[Any]], decay: Sequence[float], write: Cal
     """Update m and b of each tensor and hand u over; return whether all is finite."""
     beta, _, beta_b, _, _, of_gradient = decay
     finite = []
-    for given, m, b, *others in zip(*columns, strict=True):
-        grad = given.view(m.shape)
+    for flat, m, b, *others in zip(*columns, strict=True):
+        grad = flat.view(m.shape)
         new_m, new_b, is_finite = functional.momenta(grad, m, b, beta=beta, beta_b=beta_b)
         m.copy_(new_m)
         b.copy_(new_b)

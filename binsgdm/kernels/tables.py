@@ -16,7 +16,7 @@ from torch import Tensor
 
 from binsgdm.kernels.columns import TensorColumn
 from binsgdm.kernels.host_tensors import upload_tensor
-from binsgdm.kernels.random import GROUP_NUMEL
+from binsgdm.kernels.keys import GROUP_NUMEL
 
 ROW_WORDS = 9
 _ADDRESSES = 4  # the first of a row's words that hold addresses

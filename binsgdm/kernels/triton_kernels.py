@@ -24,7 +24,7 @@ from torch import Tensor
 from binsgdm.kernels import tables, triton_programs
 from binsgdm.kernels.columns import Columns, by_dtype, check_count, sign_factors
 from binsgdm.kernels.host_tensors import upload_tensor
-from binsgdm.kernels.random import GROUP_NUMEL, Key
+from binsgdm.kernels.keys import GROUP_NUMEL, Key
 from binsgdm.kernels.triton_support import FEW_PROGRAMS, launch
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
@@ -45,8 +45,8 @@ def update_quantize_pack(
     columns: Columns, starts: Sequence[int], decay: Sequence[float], gain: float, key: Key
 ) -> Tensor:
     numbers = gain, *key.words()
-    given: dict[str, Any] = {"aligned": 3, "starts": starts, "registers": FEW_PROGRAMS}
-    return _launch_update(columns, decay, *numbers, rounding="random", **given)
+    options: dict[str, Any] = {"aligned": 3, "starts": starts, "registers": FEW_PROGRAMS}
+    return _launch_update(columns, decay, *numbers, rounding="random", **options)
 
 
 def update_shape_pack(columns: Columns, decay: Sequence[float], gain: float) -> Tensor:

@@ -18,7 +18,7 @@ Shape letters: N elements, K vectors, P bytes.
 import triton
 import triton.language as tl
 
-from binsgdm.kernels.functional import SCALE
+from binsgdm.kernels.keys import SCALE
 
 TILE = tl.constexpr(1024)
 
@@ -481,8 +481,8 @@ def _load_word(packed, byte, num_bytes, masked: tl.constexpr):
         word = tl.zeros([MERGE_GROUPS], tl.uint32)
         for run in tl.static_range(4):
             place = byte + run
-            found = tl.load(packed + place, mask=(place >= 0) & (place < num_bytes), other=0)
-            word |= found.to(tl.uint32) << (8 * run)
+            loaded = tl.load(packed + place, mask=(place >= 0) & (place < num_bytes), other=0)
+            word |= loaded.to(tl.uint32) << (8 * run)
     else:
         word = tl.load((packed + byte).to(tl.pointer_type(tl.uint32)))
     return word

@@ -64,9 +64,9 @@ def check_model(
             f"{where}: model: a {type(model).__name__}: must be the DistributedDataParallel model, not its .module, "
             "whose gradients DDP would go on averaging; leave it out if gradients are local anyway"
         )
-    for one in replicated:
-        check_hook(where, one, LOCAL)
-    its_own = {id(parameter) for one in replicated for parameter in one.parameters()}
+    for module in replicated:
+        check_hook(where, module, LOCAL)
+    its_own = {id(parameter) for module in replicated for parameter in module.parameters()}
     for number, param_state in enumerate(optimizer.param_states()):
         if id(param_state.parameter) not in its_own:
             raise BinsgdmError(
@@ -83,6 +83,7 @@ def _check_modules(where: str, model: object) -> None:
             "model"
         )
     for path, module in model.named_modules():
+        # An embedding's: its gradients would be sparse, which only backward would tell.
         if getattr(module, "sparse", False) is True:
             raise BinsgdmError(f"{where}: {path}: sparse gradients: must be dense; build it with sparse=False")
         if type(module).__name__ == "FullyShardedDataParallel":
@@ -101,27 +102,29 @@ def check_whole(where: str, optimizer: OneBitOptimizer) -> None:
 
 def check_same_parameters(where: str, optimizer: OneBitOptimizer, group: dist.ProcessGroup | None = None) -> None:
     """Compare the parameters of all ranks; raise on each of them if any differs."""
-    named = [(f"parameter {number}", one.parameter) for number, one in enumerate(optimizer.param_states())]
+    named = [
+        (f"parameter {number}", param_state.parameter) for number, param_state in enumerate(optimizer.param_states())
+    ]
     check_same_tensors(where, named, "wrap the model in DistributedDataParallel, or broadcast them first", group)
 
 
 def settings_to_compare(optimizer: OneBitOptimizer) -> dict[str, Any]:
     """Return by name what must be the same on all ranks: settings, step, and what the parameters are."""
     first = optimizer.param_groups[0]
-    found: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
+    compared: dict[str, Any] = {name: first[name] for name in ("seed", "step") if name in first}
     for number, group in enumerate(optimizer.param_groups):
         settings = {name: value for name, value in group.items() if name not in _OF_NO_GROUP}
         # lr may be a tensor.
-        found |= {
+        compared |= {
             f"{name} of group {number}": float(value) if isinstance(value, int | float | torch.Tensor) else value
             for name, value in settings.items()
         }
-    parameters = list(enumerate(one.parameter for one in optimizer.param_states()))
-    found |= {f"shape of parameter {number}": tuple(one.shape) for number, one in parameters}
-    for number, one in parameters:
-        found[f"dtype of parameter {number}"] = str(one.dtype)
-        found[f"requires_grad of parameter {number}"] = one.requires_grad
-    return found
+    parameters = list(enumerate(param_state.parameter for param_state in optimizer.param_states()))
+    compared |= {f"shape of parameter {number}": tuple(parameter.shape) for number, parameter in parameters}
+    for number, parameter in parameters:
+        compared[f"dtype of parameter {number}"] = str(parameter.dtype)
+        compared[f"requires_grad of parameter {number}"] = parameter.requires_grad
+    return compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +145,10 @@ class Terms:
 
     def pair(self) -> bytes:
         """Return the checksum of all that the host knows, and its complement."""
-        values = [0.0 if is_on_gpu(one) else plain(one) for group in self.groups for one in map(group.get, self.names)]
+        # What lies on a GPU is mixed into the pair there, unread by the host.
+        values = [
+            0.0 if is_on_gpu(value) else plain(value) for group in self.groups for value in map(group.get, self.names)
+        ]
         return consistency.pair((values, *self.facts.items()))
 
     def settings_on_gpu(self) -> list[torch.Tensor]:
@@ -182,4 +188,4 @@ def plain(value: Any) -> Any:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):
-        return repr(value)
+        return repr(value)  # put there by mistake: ranks compare how it looks

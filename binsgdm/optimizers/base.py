@@ -58,7 +58,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
     _step_supports_amp_scaling = True
 
     def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        self._must_attach = False
+        self._must_attach = False  # true of a copy of one that exchanges, whose ranks know nothing of it
         # Step, skipped steps and format stand in the parameter groups, which torch saves and loads; attributes of an
         # optimizer are not saved.
         with self._named("params"):
@@ -118,6 +118,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
             self.param_groups.pop()
             raise
         for parameter in group["params"]:
+            # At once and not in the first step, so that a checkpoint loads into an optimizer that has not stepped.
             self.state[parameter] = {name: empty_average(parameter) for name in self.averages}
 
     def param_states(self) -> list[ParamState]:
@@ -156,7 +157,7 @@ class OneBitOptimizer(torch.optim.Optimizer):
         """
         try:
             check_mapping(state_dict)
-            state_dict = dict(state_dict)
+            state_dict = dict(state_dict)  # hooks may change it, and it is the caller's
             for hook in self._optimizer_load_state_dict_pre_hooks.values():
                 if (changed := hook(self, state_dict)) is not None:
                     state_dict = changed
@@ -207,15 +208,15 @@ class OneBitOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             group[name] = value
 
-    def _scaler_found_inf(self) -> Flag:
+    def _scaler_saw_inf(self) -> Flag:
         """Tell whether a GradScaler saw gradients that are not finite."""
-        found: torch.Tensor | None = getattr(self, "found_inf", None)
-        if found is None:
+        flag: torch.Tensor | None = getattr(self, "found_inf", None)
+        if flag is None:
             return False
-        if "cpu" in (found.device.type, self._device.type):
-            return bool(found)
+        if "cpu" in (flag.device.type, self._device.type):
+            return bool(flag)
         # It stays on the GPU: the host learns it with the flags of all ranks.
-        return found.to(self._device, non_blocking=True).reshape(()) != 0
+        return flag.to(self._device, non_blocking=True).reshape(()) != 0
 
     def _note_skipped(self, step: int, *, expected: Flag) -> None:
         """Count a step that moved nothing; warn of the first that no GradScaler on this rank knows of."""
@@ -260,8 +261,8 @@ class OneBitOptimizer(torch.optim.Optimizer):
         groups = state_dict["param_groups"]
         formats = {group.get("format") for group in groups}
         if formats != {FORMAT}:
-            found = sorted(map(str, formats))
-            raise BinsgdmError(f"load_state_dict: format {found}: this version reads format {FORMAT}")
+            versions = sorted(map(str, formats))
+            raise BinsgdmError(f"load_state_dict: format {versions}: this version reads format {FORMAT}")
         for group in groups:
             check_count("step", group.get("step"))
             check_count("num_skipped", group.get("num_skipped", 0))
@@ -312,20 +313,20 @@ def copy_each(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) 
     dtypes = [(target.dtype, source.dtype) for target, source in pairs]
     # Dtype by dtype: on a GPU, PyTorch before 2.11 takes all targets for tensors of the first one's dtype.
     for wanted in dict.fromkeys(dtypes):
-        some = [pair for pair, found in zip(pairs, dtypes, strict=True) if found == wanted]
+        some = [pair for pair, both in zip(pairs, dtypes, strict=True) if both == wanted]
         torch._foreach_copy_([target for target, _ in some], [source for _, source in some])
 
 
 def check_gradients(where: str, parameters: Sequence[torch.Tensor]) -> None:
     """Refuse gradients that cannot be laid out flat, and parameters without values or on different devices."""
     pairs = [(parameter, gradient) for parameter in parameters if (gradient := parameter.grad) is not None]
-    given, gradients = ([pair[which] for pair in pairs] for which in (0, 1))
+    trained, gradients = ([pair[which] for pair in pairs] for which in (0, 1))
     # Looked at in every step, for every parameter: what nearly all are, first.
     is_usual = (
         set(map(attrgetter("layout"), gradients)) <= {torch.strided}
         and set(map(attrgetter("dtype"), gradients)).issubset(FLOATS)
-        and all(map(torch.Tensor.is_same_size, gradients, given))
-        and not any(map(attrgetter("is_meta"), given))
+        and all(map(torch.Tensor.is_same_size, gradients, trained))
+        and not any(map(attrgetter("is_meta"), trained))
     )
     if not is_usual:
         for parameter, gradient in pairs:

@@ -153,7 +153,7 @@ class BinSGDM(OneBitOptimizer):
         self._reset_session(session)  # first, as it may refuse the state
         self._set_all("slices", slices)
         if self._session is not None:
-            self._session.close()
+            self._session.close()  # whose hooks would go on sending
         self._session = session
         self._must_attach = False
 
@@ -192,8 +192,9 @@ class BinSGDM(OneBitOptimizer):
     def step_protocol(self) -> Protocol:
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
-        step, found_inf = self.coming_step, self._scaler_found_inf()
+        step, found_inf = self.coming_step, self._scaler_saw_inf()
         session, refused = self.session, None
+        # First, since a scheduler may have moved momentum since the last step, and settings are checked next.
         take_momentum(self.param_groups)
         try:
             self._check_live_settings(session)
@@ -219,7 +220,9 @@ class BinSGDM(OneBitOptimizer):
         scale: torch.Tensor | None = getattr(self, "grad_scale", None)
         if scale is None and found_inf is False:
             return
-        gradients = [one.grad for group in self.param_groups for one in group["params"] if one.grad is not None]
+        gradients = [
+            parameter.grad for group in self.param_groups for parameter in group["params"] if parameter.grad is not None
+        ]
         # Signs do not depend on the scale of a gradient, but m and b mix this step's gradient with those of other
         # scales.
         if scale is not None and session.starts_in_backward:
@@ -255,8 +258,12 @@ class BinSGDM(OneBitOptimizer):
 
     def _check_states(self) -> None:
         """Refuse a state that was emptied: steps go on with the averages that were there, which no save would hold."""
-        for number, one in enumerate(self._states):
-            if self.state.get(one.parameter) is not one.state or "m" not in one.state or "b" not in one.state:
+        for number, param_state in enumerate(self._states):
+            if (
+                self.state.get(param_state.parameter) is not param_state.state
+                or "m" not in param_state.state
+                or "b" not in param_state.state
+            ):
                 raise BinsgdmError(
                     f"BinSGDM: parameter {number}: a state that was emptied or replaced: must be as it was made; load "
                     "a state_dict, or make a new optimizer"
@@ -289,14 +296,15 @@ class BinSGDM(OneBitOptimizer):
 
         A new optimizer has residuals, too: `torch.distributed.checkpoint` loads what a state has names for.
         """
-        parameters = [one for group in self.param_groups for one in group["params"]]
-        are_whole = not any(one.is_meta or hasattr(one, "to_local") for one in parameters)
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        are_whole = not any(parameter.is_meta or hasattr(parameter, "to_local") for parameter in parameters)
         # Later, those that were loaded may be of a rank among others, which attaches next.
         if self.coming_step == 1 and are_whole and is_shaped(self.param_groups[0]) and not self._must_attach:
-            _ = self.session
+            _ = self.session  # which makes residuals
         return super().state_dict()
 
     def _load(self, state_dict: dict[str, Any]) -> None:
+        # All is looked at before anything is taken: a state that is refused leaves the optimizer as it was.
         saved = self._checked_state(state_dict)
         groups = [FORMER | group for group in state_dict["param_groups"]]
         self._check_saved_groups(groups)
@@ -324,27 +332,27 @@ class BinSGDM(OneBitOptimizer):
 
     def _check_owner(self, group: Mapping[str, Any], member: Member, where: str) -> None:
         """Refuse slices of averages that are another rank's; warn of whole averages that are."""
-        owner, own = group["saved_by"], _owner(member)
-        if owner in ("", own):
+        owner, here = group["saved_by"], _owner(member)
+        if owner in ("", here):
             return
         if group["slices"]:
             raise BinsgdmError(
-                f"{where}: averages of {owner}: here is {own}, which keeps another slice of them; load on each rank "
+                f"{where}: averages of {owner}: here is {here}, which keeps another slice of them; load on each rank "
                 "the state that it has saved itself"
             )
         if not is_shaped(group):  # of whose residuals there is a warning anyway
             warnings.warn(
-                f"BinSGDM: the averages are those of {owner}, here is {own}: the run goes on, but not bit for bit",
+                f"BinSGDM: the averages are those of {owner}, here is {here}: the run goes on, but not bit for bit",
                 stacklevel=frames_to_the_user(),
             )
 
     def _check_saved_groups(self, groups: Sequence[dict[str, Any]]) -> None:
         """Refuse settings that no state can have, and those of the other rounding."""
-        saved, own = shown(groups[0]["rounding"]), shown(self.param_groups[0]["rounding"])
-        if saved != own:
+        saved, used = shown(groups[0]["rounding"]), shown(self.param_groups[0]["rounding"])
+        if saved != used:
             raise BinsgdmError(
-                f"load_state_dict: rounding of the state: {saved}: must be {own}, as of this optimizer; make it with "
-                f"rounding={saved}, or go on with the averages, gain and decays of the state: set 'rounding' to {own} "
+                f"load_state_dict: rounding of the state: {saved}: must be {used}, as of this optimizer; make it with "
+                f"rounding={saved}, or go on with the averages, gain and decays of the state: set 'rounding' to {used} "
                 "in all param_groups of the state"
             )
         for group in groups:
@@ -416,9 +424,9 @@ def _owner(member: Member) -> str:
     return f"rank {member.rank} of {member.world_size}"
 
 
-def _check_slices(given: str, wanted: str, where: str) -> None:
-    if given != wanted:
+def _check_slices(saved: str, wanted: str, where: str) -> None:
+    if saved != wanted:
         raise BinsgdmError(
-            f"{where}: averages of {given or 'whole parameters'}: here each rank keeps {wanted or 'whole parameters'}; "
+            f"{where}: averages of {saved or 'whole parameters'}: here each rank keeps {wanted or 'whole parameters'}; "
             "attach as in the run that saved them, or start with new averages"
         )

@@ -91,7 +91,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         device = parameters[0].device if parameters else None
         compared = {**settings, "ranks_per_worker": size, "optimizer": type(optimizer).__name__}
         check_same_settings(self._where, compared, refused, group, device)
-        named = [(f"parameter {number}", one) for number, one in enumerate(parameters)]
+        named = [(f"parameter {number}", parameter) for number, parameter in enumerate(parameters)]
         check_same_tensors(self._where, named, "broadcast them first, or build the model from one seed", group)
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self.inner = optimizer
@@ -114,6 +114,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _follow_inner(self) -> None:
         inner = self.inner
+        # The same objects: schedulers change the groups of the wrapper, and the inner optimizer steps by them.
         self.param_groups, self.state, self.defaults = inner.param_groups, inner.state, inner.defaults
 
     # A compiled step would count and exchange as in the step in which it was compiled.
@@ -131,7 +132,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         why = "the host counts steps to know when to exchange"
         streams.check_not_captured(self._where, self.parameters[0].device, why)
         self._check_since_last_step()
-        self._is_stepping = True
+        self._is_stepping = True  # the inner optimizer refuses steps that do not come from here
         try:
             loss = self._inner_step(closure)
         finally:
@@ -144,8 +145,8 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _check_since_last_step(self) -> None:
         """Refuse what was changed behind this wrapper, on this rank, and let the others know."""
-        given = [one for group in self.inner.param_groups for one in group["params"]]
-        if len(given) != len(self.parameters) or any(map(is_not, given, self.parameters)):
+        parameters = [parameter for group in self.inner.param_groups for parameter in group["params"]]
+        if len(parameters) != len(self.parameters) or any(map(is_not, parameters, self.parameters)):
             sentence = _REGROUPED
         # What was written again at the start, such as by DDP when it wraps a model, may be what it was.
         elif self._versions not in (None, self._versions_now()) and (
@@ -159,17 +160,18 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
         raise error
 
     def _versions_now(self) -> list[int]:
-        return [one._version for one in self.parameters]
+        return [parameter._version for parameter in self.parameters]  # counted up by every write in place
 
     def _inner_step(self, closure: Callable[[], Any] | None) -> Any:
         found_inf, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
         # Read together: on a GPU the host waits for each read.
-        given = [one.reshape(()).to(torch.float32) for one in (found_inf, scale) if one is not None]
-        read = torch.stack(given).tolist() if given else []
+        scalars = [scalar.reshape(()).to(torch.float32) for scalar in (found_inf, scale) if scalar is not None]
+        read = torch.stack(scalars).tolist() if scalars else []
         if found_inf is not None and read[0]:
+            # It counts as a step: all workers exchange after the same number of them.
             return None
         if scale is not None and not _is_unscaled(self.inner):
-            gradients = [one.grad for one in self.parameters if one.grad is not None]
+            gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
             torch._foreach_mul_(gradients, 1.0 / read[-1])
         return self.inner.step() if closure is None else self.inner.step(closure)
 
@@ -198,12 +200,13 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
             Alike(name="", value=int(is_due), group=None),
         ]
         rows = yield from consistency.check_alike(where, numbers, member, device, _REPAIR)
+        # Seldom more than this: the rest reads all parameters.
         if not rows[:, -1].any():
             return rows
-        mine = member.rank, int(checksum_of(self.parameters).item())
-        own = [*(Alike(name="", value=one, group=None) for one in mine), *self._held_alike()]
-        found = yield from consistency.check_alike(where, own, member, device, _REPAIR)
-        ranks, sums = ({*column} for column in found[:, :2].T.tolist())
+        identity = member.rank, int(checksum_of(self.parameters).item())
+        numbers = [*(Alike(name="", value=number, group=None) for number in identity), *self._held_alike()]
+        of_all = yield from consistency.check_alike(where, numbers, member, device, _REPAIR)
+        ranks, sums = ({*column} for column in of_all[:, :2].T.tolist())
         is_of_others = len(ranks) == member.world_size > member.ranks_per_node
         if is_of_others and len(sums) == 1 and sums != {self._sum_at_start}:
             warnings.warn(
@@ -212,7 +215,7 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
                 "and give workers different data",
                 stacklevel=frames_to_the_user(),
             )
-        return found
+        return of_all
 
     def _held_alike(self) -> list[Alike]:
         """Return what ranks of a group have alike."""
@@ -258,22 +261,22 @@ class LocalStepsOptimizer(torch.optim.Optimizer):
 
     def _load(self, state_dict: Mapping[str, Any]) -> None:
         where = f"{self._where}: load_state_dict"
-        given = {"num_inner_states": None, **state_dict} if isinstance(state_dict, Mapping) else state_dict
-        check_state(where, given, ("inner", "num_inner_states", "num_steps", "settings", "outer"))
+        state = {"num_inner_states": None, **state_dict} if isinstance(state_dict, Mapping) else state_dict
+        check_state(where, state, ("inner", "num_inner_states", "num_steps", "settings", "outer"))
         check_whole(f"{where}: num_steps", state_dict["num_steps"], low=0, high=MAX_STEP)
         saved = state_dict["settings"]
         if not isinstance(saved, Mapping) or saved != self._settings:
             theirs = saved if isinstance(saved, Mapping) else {}
-            other = [name for name, own in self._settings.items() if theirs.get(name) != own]
+            other = [name for name, value in self._settings.items() if theirs.get(name) != value]
             raise BinsgdmError(
                 f"{where}: a state of {printable(', '.join(other))} other than given: must be the same; wrap the "
                 "optimizer as the run that was saved"
             )
-        wanted = given["num_inner_states"]  # which former versions did not save
+        wanted = state["num_inner_states"]  # which former versions did not save
         try:
             if wanted is not None and len(state_dict["inner"]["state"]) != wanted:
                 raise BinsgdmError(f"{where}: an inner state of other than {wanted} parameters; {REPAIR}")
-            former = self.inner.state_dict()
+            former = self.inner.state_dict()  # to go back to where the outer state is refused
             self.inner.load_state_dict(deepcopy(state_dict["inner"]))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise BinsgdmError(f"{where}: the inner state does not fit the optimizer ({error}); {REPAIR}") from error
@@ -347,6 +350,7 @@ class LocalSGD(LocalStepsOptimizer):
 
     def _after_step(self) -> None:
         if self.num_steps % self._inner_steps == 0:
+            # Before anything is sent: a rank at another step would average what does not belong together.
             self._check_ranks(event=0)
             self._transport.run(averaged(self.parameters, self._wire_dtype, self._member.world_size))
 
@@ -435,25 +439,26 @@ class DiLoCo(LocalStepsOptimizer):
         on_sent: Callable[[Sent], None] | None = None,
         **options: Any,
     ) -> None:
-        given: dict[str, Any] = {
+        chosen: dict[str, Any] = {
             "inner_steps": inner_steps, "outer_lr": outer_lr, "outer_momentum": outer_momentum, "nesterov": nesterov,
             "exchange": exchange, "fragments": fragments, "overlap_steps": overlap_steps, "local_share": local_share,
             "workers": workers, "seed": seed,
         }  # fmt: skip
         refused, settings = None, OuterSettings()
         try:
-            settings = OuterSettings(**given, options=options)
+            settings = OuterSettings(**chosen, options=options)
             if workers == "rank" and ranks_per_worker is not None:
                 raise BinsgdmError(
                     f"DiLoCo: ranks_per_worker: {ranks_per_worker!r}: has no effect with workers='rank'; give "
                     "workers='node'"
                 )
+            # A trial on one element, for what only the system itself refuses, while all ranks can still raise.
             OuterSteps([torch.zeros(1)] * fragments, settings, Member())
         except BinsgdmError as error:
             refused = error
         super().__init__(
             optimizer,
-            {**given, **options},
+            {**chosen, **options},
             refused,
             group=group,
             ranks_per_worker=1 if workers == "rank" else ranks_per_worker,
@@ -480,7 +485,7 @@ class DiLoCo(LocalStepsOptimizer):
             self._transport.run(self.outer.finish(pending.fragment, mean))
 
     def _held_alike(self) -> list[Alike]:
-        state = [one for fragment in self.outer.fragments for one in (fragment.outer, fragment.momentum)]
+        state = [tensor for fragment in self.outer.fragments for tensor in (fragment.outer, fragment.momentum)]
         common = consistency.number_of(comparable(self.outer.system.common_values()))
         # The ranks of a worker share the outer state: those at the same place in it hold the same.
         held: list[tuple[str, int, GroupName]] = [
@@ -494,10 +499,10 @@ class DiLoCo(LocalStepsOptimizer):
         bucket, step = fragment.pseudo_gradient(), self.num_steps
 
         def mean() -> torch.Tensor:
-            found = self._transport.run(self.outer.mean(fragment, bucket, step))
+            average = self._transport.run(self.outer.mean(fragment, bucket, step))
             # Over NCCL the host reads soon what was carried, and would wait for a rank that is gone for ever.
             self._transport.wait("the mean of pseudo-gradients")
-            return found
+            return average
 
         if not self._overlaps:
             self._pending = _PendingMean(fragment, mean())
@@ -508,8 +513,8 @@ class DiLoCo(LocalStepsOptimizer):
 
     def _outer_state(self) -> dict[str, Any]:
         pending = self._pending
-        found = None if pending is None else {"fragment": pending.fragment.number, "mean": pending.mean().clone()}
-        return self.outer.state_dict() | {"pending": found}
+        saved = None if pending is None else {"fragment": pending.fragment.number, "mean": pending.mean().clone()}
+        return self.outer.state_dict() | {"pending": saved}
 
     def _load_outer_state(self, state: Mapping[str, Any]) -> None:
         check_state("DiLoCo: outer state", state, ("fragments", "system", "pending"))
@@ -537,6 +542,7 @@ class DiLoCo(LocalStepsOptimizer):
 
 def _refuse_own_steps(inner: torch.optim.Optimizer, wrapper: LocalStepsOptimizer) -> None:
     """Let an optimizer take steps in its wrapper alone: others would never be exchanged."""
+    # One hook, however often it is wrapped: it asks for the last wrapper.
     is_known = hasattr(inner, _WRAPPER)
     setattr(inner, _WRAPPER, weakref.ref(wrapper))  # the last one that wrapped it
     if is_known:
@@ -572,16 +578,16 @@ def _parameters_of(where: str, optimizer: object) -> list[torch.Tensor]:
             f"{where}: optimizer: a {type(optimizer).__name__}: must be an optimizer of torch that is not wrapped; "
             "give such as torch.optim.AdamW(model.parameters())"
         )
-    found: list[torch.Tensor] = [one for group in optimizer.param_groups for one in group["params"]]
-    for number, one in enumerate(found):
-        if hasattr(one, "to_local"):
+    parameters: list[torch.Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, parameter in enumerate(parameters):
+        if hasattr(parameter, "to_local"):
             raise BinsgdmError(
                 f"{where}: parameter {number}: sharded (DTensor): must be whole on every rank; use DDP in each worker"
             )
-    kinds = sorted({f"{one.dtype} on {one.device}" for one in found})
-    if len(kinds) != 1 or found[0].dtype not in FLOATS:
+    kinds = sorted({f"{parameter.dtype} on {parameter.device}" for parameter in parameters})
+    if len(kinds) != 1 or parameters[0].dtype not in FLOATS:
         raise BinsgdmError(
             f"{where}: parameters of {', '.join(kinds)}: must be of one of float32, bfloat16 and float16, on one "
             "device; convert or move the model"
         )
-    return found
+    return parameters

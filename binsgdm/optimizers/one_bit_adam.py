@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from itertools import accumulate
 from operator import attrgetter, is_
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 
@@ -153,6 +153,7 @@ class OneBitAdam(OneBitOptimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters, checked, before the first step and before the optimizer joins others."""
+        # The flat order of all parameters is what residuals and chunks are cut by.
         if self.param_groups and (self.param_groups[0].get("step") or self._member.world_size > 1):
             raise BinsgdmError("OneBitAdam: add_param_group after the first step; add all parameters before")
         super().add_param_group(param_group)
@@ -164,51 +165,54 @@ class OneBitAdam(OneBitOptimizer):
         """Take one step as a protocol; see `OneBitOptimizer.step_protocol`."""
         self.check_attached()
         slices, context, refused = self.slices(), self.rank_context(), None
-        parameters = [one.parameter for one in slices]
+        parameters = [segment.parameter for segment in slices]
         try:
             for group in self.param_groups:
                 self._check_settings(group)
             self._check_averages(slices)
-            residuals = None if self.is_dense else self._residuals_here()
+            residuals = None if self.is_dense else self._residuals_here(context)
             passes = self._passes_of(slices)
-            check_gradients(self._name, [one for one in parameters if one.requires_grad])
-            gradients = [one.grad if one.requires_grad else None for one in parameters]
+            check_gradients(self._name, [parameter for parameter in parameters if parameter.requires_grad])
+            gradients = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
             is_sent = residuals is None and context.world_size > 1
             passes.read_gradients(gradients, getattr(self, "grad_scale", None), is_sent=is_sent)
-            expected = self._scaler_found_inf()
-            mine = finite_check_flags(
+            expected = self._scaler_saw_inf()
+            own_flags = finite_check_flags(
                 [gradient is not None for gradient in gradients], passes.are_small, expected, self._device
             )
         except BinsgdmError as error:
             if context.world_size == 1:
                 raise
             # Take part in the first collective before raising: the other ranks are already waiting in it.
-            refused, mine = error, upload([_REFUSED, *[0] * len(slices)], torch.uint8, self._device)
-        stop, has_gradient = yield from self._agree(mine, context, refused)
+            refused, own_flags = error, upload([_REFUSED, *[0] * len(slices)], torch.uint8, self._device)
+        stop, has_gradient = yield from self._agree(own_flags, context, refused)
         if stop:
             self._note_skipped(context.step, expected=expected)
             return torch.tensor(False, device="cpu")
-        moving = [one for one, has in zip(slices, has_gradient, strict=True) if has]
+        moving = [segment for segment, has in zip(slices, has_gradient, strict=True) if has]
         if residuals is None:
             yield from passes.dense_step(moving, context)
         else:
             yield from passes.compressed_step(moving, residuals.flat, context, self.param_groups[0]["topology"])
+        # What the step itself has written is no change to be compared.
         self._comparisons.note(parameters)
         self._set_all("step", context.step)
         if residuals is None:
+            # After the step, whose gradient the frozen variance is to hold.
             yield from self._end_dense_stage_if_due(context)
         return torch.tensor(True, device="cpu")
 
     def slices(self) -> list[FlatSlice]:
         """Return all parameters in the flat order, which are looked up anew only where something was replaced."""
-        parameters = [one for group in self.param_groups for one in group["params"]]
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        # By identity, in every step: cheaper than slices made anew, and it sees whatever was replaced.
         seen = [*self.param_groups, *parameters, *self.state, *self.state.values()]
         numels = list(map(torch.Tensor.numel, parameters))
         if numels != self._numels or len(seen) != len(self._seen) or not all(map(is_, seen, self._seen)):
             ends = list(accumulate(numels))
             self._slices = [
-                FlatSlice(one.parameter, one.group, one.state, end - numel, end, number)
-                for number, (one, numel, end) in enumerate(zip(self.param_states(), numels, ends, strict=True))
+                FlatSlice(param_state.parameter, param_state.group, param_state.state, end - numel, end, number)
+                for number, (param_state, numel, end) in enumerate(zip(self.param_states(), numels, ends, strict=True))
             ]
             self._seen, self._numels = seen, numels
         return self._slices
@@ -226,16 +230,16 @@ class OneBitAdam(OneBitOptimizer):
     def _check_averages(self, slices: Sequence[FlatSlice]) -> None:
         """Refuse a state that was emptied: what is left of it, such as the step, would not fit new averages."""
         for name in AVERAGES:
-            averages = [one.state.get(name) for one in slices]
-            for one, average in zip(slices, averages, strict=True):
-                if average is None or average.numel() != one.end - one.start:
+            averages = [segment.state.get(name) for segment in slices]
+            for segment, average in zip(slices, averages, strict=True):
+                if average is None or average.numel() != segment.end - segment.start:
                     raise BinsgdmError(
-                        f"OneBitAdam: parameter {one.number}: a state without {' and '.join(AVERAGES)}: must keep "
+                        f"OneBitAdam: parameter {segment.number}: a state without {' and '.join(AVERAGES)}: must keep "
                         "them, of its shape; load a state_dict, or make a new optimizer"
                     )
 
     def _agree(
-        self, mine: torch.Tensor, context: RankContext, refused: BinsgdmError | None
+        self, own_flags: torch.Tensor, context: RankContext, refused: BinsgdmError | None
     ) -> Generator[Message, torch.Tensor, tuple[bool, Sequence[int]]]:
         """Return whether the step must not count, and which parameters had a gradient on some rank.
 
@@ -243,7 +247,7 @@ class OneBitAdam(OneBitOptimizer):
             BinsgdmError: on all ranks, where one cannot take the step, or ranks differ in what must be alike.
         """
         if self._member.world_size == 1:
-            stop, *has_gradient = mine.tolist()
+            stop, *has_gradient = own_flags.tolist()
             return bool(stop), has_gradient
         where = f"OneBitAdam: step {context.step}"
         terms = Terms(where=where, groups=self.param_groups, names=COMMON, refused=refused)
@@ -252,18 +256,18 @@ class OneBitAdam(OneBitOptimizer):
             if self._comparisons.is_due(map(attrgetter("parameter"), self._slices))
             else consistency.NO_PAIR
         )
-        pairs = upload(list(appended), torch.uint8, mine.device)
+        pairs = upload(list(appended), torch.uint8, own_flags.device)
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(pairs, 0, on_gpu)
-        flags = yield AllGather(group="world", sent=torch.cat([mine, pairs]), is_read_by_host=True)
+        flags = yield AllGather(group="world", sent=torch.cat([own_flags, pairs]), is_read_by_host=True)
         # The one wait of a step for the device: the greatest flags of all ranks.
         stop, *rest = flags.amax(dim=0).tolist()
         has_gradient, both = rest[: -2 * consistency.PAIR_BYTES], rest[-2 * consistency.PAIR_BYTES :]
         if stop == _REFUSED or consistency.differ(both[: consistency.PAIR_BYTES]):
-            self._comparisons.expect()
+            self._comparisons.invalidate()
             yield from terms.refuse_together(self._member, self._device)
         if any(both[consistency.PAIR_BYTES :]):
-            self._comparisons.expect()
+            self._comparisons.invalidate()
             yield from consistency.check_tensors_alike(where, self._common(), self._member, self._device, _REPAIR)
             self._comparisons.compared()
         return bool(stop), has_gradient
@@ -271,8 +275,8 @@ class OneBitAdam(OneBitOptimizer):
     def _common(self) -> dict[str, torch.Tensor]:
         """Return by name what must be equal on all ranks, once a state was loaded."""
         return {
-            f"{name} of parameter {number}": one.parameter if name == "values" else one.state[name]
-            for number, one in enumerate(self._slices)
+            f"{name} of parameter {number}": segment.parameter if name == "values" else segment.state[name]
+            for number, segment in enumerate(self._slices)
             for name in ("values", *self.averages)
         }
 
@@ -307,11 +311,11 @@ class OneBitAdam(OneBitOptimizer):
     def _load(self, state_dict: dict[str, Any]) -> None:
         _check_form(state_dict, self.param_groups)
         begins_anew = "residuals" in state_dict
-        given = _without_residuals(state_dict) if begins_anew else state_dict
-        saved = self._checked_state(given)
-        self._take(given, saved)
+        loaded = _without_residuals(state_dict) if begins_anew else state_dict
+        saved = self._checked_state(loaded)
+        self._take(loaded, saved)
         self._residuals = None
-        self._comparisons.expect()
+        self._comparisons.invalidate()
         for param_state, state in zip(self.param_states(), saved, strict=True):
             for name in NAMES.values():  # torch casts them to the parameter's dtype
                 param_state.state.pop(name, None)
@@ -351,7 +355,7 @@ class OneBitAdam(OneBitOptimizer):
         }
 
     def _compile(self) -> None:
-        dtypes = frozenset(one.dtype for group in self.param_groups for one in group["params"])
+        dtypes = frozenset(parameter.dtype for group in self.param_groups for parameter in group["params"])
         one_bit_adam_cpu.compile_for(dtypes)
 
     def _end_dense_stage_if_due(self, context: RankContext) -> Protocol:
@@ -382,22 +386,26 @@ class OneBitAdam(OneBitOptimizer):
         freeze(self._slices, means[0])
         return means
 
-    def _residuals_here(self) -> "KeptResiduals":
+    def _residuals_here(self, context: RankContext) -> "KeptResiduals":
         """Return the residuals of this rank, made when first asked for; refuse those of another rank."""
-        owner = ResidualOwner.of(self._member, self.param_groups[0]["topology"])
-        if self._residuals is not None and self._residuals.are_in_place and self._residuals.owner == owner:
+        topology = self.param_groups[0]["topology"]
+        nodes = "" if topology == "flat" else f", {context.ranks_per_node} a node"
+        # A rank and its exchange: residuals of any other would be another rank's loss.
+        here = f"rank {context.rank} of {context.world_size}, {topology}{nodes}"
+        if self._residuals is not None and self._residuals.are_in_place and self._residuals.layout == here:
             return self._residuals
-        states = [one.state for one in self._slices]
-        found = self.param_groups[0]["residual_layout"]
-        if _have_residuals(states) and found != owner.text:
-            raise BinsgdmError(f"OneBitAdam: residuals of {found or 'nobody'}: this is {owner.text}: {_OWN_STATE}")
-        self._residuals = KeptResiduals(states, self._numels, owner, self._device)
-        self._set_all("residual_layout", owner.text)
+        states = [segment.state for segment in self._slices]
+        saved = self.param_groups[0]["residual_layout"]
+        if _have_residuals(states) and saved != here:
+            raise BinsgdmError(f"OneBitAdam: residuals of {saved or 'nobody'}: this is {here}: {_OWN_STATE}")
+        extents = _extents(padded_numel(sum(self._numels), context.world_size), context, topology)
+        self._residuals = KeptResiduals(states, self._numels, extents, here, self._device)
+        self._set_all("residual_layout", here)
         return self._residuals
 
     def _forget_residuals(self) -> None:
         self._residuals = None
-        drop([one.state for one in self.param_states()], NAMES.values())
+        drop([param_state.state for param_state in self.param_states()], NAMES.values())
         self._set_all("residual_layout", "")
 
 
@@ -436,6 +444,7 @@ def finite_check_flags(
         uint8 (1 + parameters): whether the step must be skipped, then which parameters have a gradient.
     """
     flags = upload([stop is True or are_small is False, *has_gradient], torch.uint8, device)
+    # On the device: the host reads the flags of all ranks at once.
     if isinstance(are_small, torch.Tensor):
         flags[0] |= torch.logical_not(are_small)
     if isinstance(stop, torch.Tensor):
@@ -445,7 +454,7 @@ def finite_check_flags(
 
 def _are_betas(value: object) -> bool:
     is_pair = isinstance(value, tuple | list) and len(value) == 2
-    return is_pair and all(is_finite_from_0(one) and one < 1 for one in value)  # type: ignore[attr-defined]
+    return is_pair and all(is_finite_from_0(beta) and beta < 1 for beta in value)  # type: ignore[attr-defined]
 
 
 def _check_stage(dense_steps: object, topology: object) -> None:
@@ -469,81 +478,61 @@ _OWN_STATE = (
 )
 
 
-class ResidualOwner(NamedTuple):
-    """A rank and the exchange that residuals belong to; those of any other would be another rank's loss."""
-
-    rank: int
-    world_size: int
-    ranks_per_node: int
-    topology: Topology
-
-    @classmethod
-    def of(cls, member: Member, topology: Topology) -> "ResidualOwner":
-        """Return the owner that a rank is."""
-        return cls(member.rank, member.world_size, member.ranks_per_node, topology)
-
-    @property
-    def text(self) -> str:
-        """In words, by which a state names it."""
-        nodes = "" if self.topology == "flat" else f", {self.ranks_per_node} a node"
-        return f"rank {self.rank} of {self.world_size}, {self.topology}{nodes}"
-
-    def extents(self, numel: int) -> dict[str, tuple[int, int]]:
-        """Return by name the first element and the end of what this rank rounds.
-
-        Example:
-            >>> ResidualOwner(1, 4, 2, "hierarchical").extents(64)
-            {'worker': (32, 64), 'server': (32, 48)}
-        """
-        chunk = numel // self.world_size
-        if self.topology == "flat":
-            return {"worker": (0, numel), "server": (self.rank * chunk, (self.rank + 1) * chunk)}
-        node, local_rank = divmod(self.rank, self.ranks_per_node)
-        slice_numel = numel // self.ranks_per_node
-        first = local_rank * slice_numel
-        server = first + node * chunk
-        return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
+def _extents(numel: int, context: RankContext, topology: Topology) -> dict[str, tuple[int, int]]:
+    """Return by name the first element and the end of what a rank rounds of so many with padding."""
+    slice_numel, first = numel, 0
+    chunk = numel // context.world_size
+    server = context.rank * chunk
+    if topology == "hierarchical":
+        slice_numel = numel // context.ranks_per_node
+        first = context.local_rank * slice_numel
+        server = first + context.node * chunk
+    return {"worker": (first, first + slice_numel), "server": (server, server + chunk)}
 
 
 class KeptResiduals(ResidualViews):
     """A rank's residuals; they go on with what the states of the parameters have, and else begin with 0.
 
     Attributes:
-        owner: whose they are.
+        layout: in words, whose they are.
         flat: what the exchange changes in place.
     """
 
     def __init__(
-        self, states: Sequence[dict[str, Any]], numels: Sequence[int], owner: ResidualOwner, device: torch.device
+        self,
+        states: Sequence[dict[str, Any]],
+        numels: Sequence[int],
+        extents: Mapping[str, tuple[int, int]],
+        layout: str,
+        device: torch.device,
     ) -> None:
-        self.owner = owner
-        extents = owner.extents(padded_numel(sum(numels), owner.world_size))
+        self.layout = layout
         self.flat = MomentumResiduals(**{name: zeros(end - first, device) for name, (first, end) in extents.items()})
         super().__init__(states, _views(self.flat, extents, numels), NAMES.values())
         self.check(states)
         self.take_over()
 
-    def check_given(self, view: View, given: Any) -> None:
+    def check_fits(self, view: View, residual: Any) -> None:
         """Refuse a residual of another form, or that is not finite."""
-        _check_residual(view.number, view.name, given, view.values.numel())
+        _check_residual(view.number, view.name, residual, view.values.numel())
 
 
 def _views(flat: MomentumResiduals, extents: Mapping[str, tuple[int, int]], numels: Sequence[int]) -> list[View]:
-    found = []
+    views = []
     for name, (first, _) in extents.items():
         values, start = getattr(flat, name), 0
         for number, numel in enumerate(numels):
-            own = values[max(start - first, 0) : max(start + numel - first, 0)]
-            found.append(View(number, NAMES[name], own))
+            part = values[max(start - first, 0) : max(start + numel - first, 0)]
+            views.append(View(number, NAMES[name], part))
             start += numel
-    return found
+    return views
 
 
-def _check_residual(number: int, name: str, given: Any, numel: int | None = None) -> None:
+def _check_residual(number: int, name: str, residual: Any, numel: int | None = None) -> None:
     """Refuse what cannot be a residual of a parameter: no flat fp32 tensor of this size, or not finite."""
     where = f"OneBitAdam: parameter {number}: {name}"
-    check_flat(where, given, torch.float32, numel, _OWN_STATE)
-    if not given.isfinite().all():
+    check_flat(where, residual, torch.float32, numel, _OWN_STATE)
+    if not residual.isfinite().all():
         raise BinsgdmError(f"{where}: a value that is not finite: must be; {_OWN_STATE}")
 
 
@@ -553,15 +542,15 @@ _WHERE = "load_state_dict"
 _RELOAD = "load what state_dict() returned, undamaged"
 
 
-def _check_form(state_dict: Mapping[str, Any], own: Sequence[Mapping[str, Any]]) -> None:
+def _check_form(state_dict: Mapping[str, Any], groups: Sequence[Mapping[str, Any]]) -> None:
     """Refuse what is not built like the state of an optimizer with these groups."""
-    saved_state.check_form(state_dict, [len(group["params"]) for group in own])
+    saved_state.check_form(state_dict, [len(group["params"]) for group in groups])
     for number, group in enumerate(state_dict["param_groups"]):
         if missing := sorted({*COMMON, "residual_layout", "format"} - set(group)):
             raise BinsgdmError(f"{_WHERE}: group {number} without {', '.join(missing)}: must have them; {_RELOAD}")
         if type(group["format"]) is not int:
             raise BinsgdmError(f"{_WHERE}: group {number}: format: {group['format']!r}: must be a number; {_RELOAD}")
-        if not all(type(one) in (int, str) for one in group["params"]):
+        if not all(type(number) in (int, str) for number in group["params"]):
             raise BinsgdmError(f"{_WHERE}: group {number}: params: must be a list of numbers; {_RELOAD}")
     for number, state in state_dict["state"].items():
         if not isinstance(state, Mapping):
@@ -608,9 +597,9 @@ def _check_state(number: int, state: Mapping[str, Any], step: int) -> None:
 
 def _without_residuals(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that is to go on with residuals of 0."""
-    if (given := state_dict["residuals"]) is not None:
+    if (kept := state_dict["residuals"]) is not None:
         raise BinsgdmError(
-            f"{_WHERE}: residuals of a state: a {type(given).__name__}: must be None, to begin with residuals of 0, or "
+            f"{_WHERE}: residuals of a state: a {type(kept).__name__}: must be None, to begin with residuals of 0, or "
             "left out"
         )
     states = {

@@ -44,9 +44,9 @@ class CpuPasses:
 
         self.slices, self.world_size = slices, world_size
         self.are_small: bool | torch.Tensor = True
-        numels = tuple(one.end - one.start for one in slices)
+        numels = tuple(segment.end - segment.start for segment in slices)
         self._cut = cpu_adam.plan(numels, padded_numel(sum(numels), world_size), world_size)
-        self._starts = np.array([one.start for one in slices], np.int64)
+        self._starts = np.array([segment.start for segment in slices], np.int64)
         self._flat: torch.Tensor | None = None
         self._where = np.empty(0, np.int64)  # each gradient, 0 for none
         self._valid: tuple[torch.Tensor, Array] | None = None
@@ -60,24 +60,26 @@ class CpuPasses:
         """Look at all gradients; as `PlainPasses`, but each is read in its place, where that is possible."""
         from binsgdm.kernels import cpu_adam
 
-        given = [one for one in gradients if one is not None]
-        are_fp32 = set(map(attrgetter("dtype"), given)) <= {torch.float32}
-        are_plain = are_fp32 and all(map(torch.Tensor.is_contiguous, given))
-        is_changed = scale is not None or any(one.group["maximize"] for one in self.slices)
+        present = [gradient for gradient in gradients if gradient is not None]
+        are_fp32 = set(map(attrgetter("dtype"), present)) <= {torch.float32}
+        are_plain = are_fp32 and all(map(torch.Tensor.is_contiguous, present))
+        is_changed = scale is not None or any(segment.group["maximize"] for segment in self.slices)
         self._where = cpu_adam.addresses(gradients)
+        # They are read where they lie, by every pass.
         if are_plain and not is_sent and not is_changed:
             self.are_small = cpu_adam.are_small(self._cut, self._where, LARGEST_GRADIENT)
             return
         flat = self._flat_vector()
         places = self._places_in(flat)
-        for one, gradient in zip(self.slices, gradients, strict=True):
+        for segment, gradient in zip(self.slices, gradients, strict=True):
             if gradient is not None and not (gradient.dtype == torch.float32 and gradient.is_contiguous()):
-                flat[one.start : one.end].view(gradient.shape).copy_(gradient)
-                self._where[one.number] = places[one.number]  # checked where it lies
+                flat[segment.start : segment.end].view(gradient.shape).copy_(gradient)
+                self._where[segment.number] = places[segment.number]  # checked where it lies
         self.are_small = cpu_adam.gather_gradients(self._cut, self._where, flat, LARGEST_GRADIENT)
         self._where = places
         if is_changed:
             unscale(flat, self.slices, scale)
+        # Of what counts, which is the gradient without its scale.
         if scale is not None:
             self.are_small = are_small(flat)
 
@@ -106,8 +108,9 @@ class CpuPasses:
         bits, counts = self._valid_bits(moving, tables)
         if topology == "flat":
             with stage("encode"):
-                given = tables.places, tables.factors, residuals.worker, bits, counts
-                sent = cpu_adam.encode_momenta(self._cut, *given)
+                arguments = tables.places, tables.factors, residuals.worker, bits, counts
+                sent = cpu_adam.encode_momenta(self._cut, *arguments)
+            # A rank alone would encode the same values once more, which changes no bit.
             if context.world_size == 1 and self._owes_nothing(residuals.server):
                 rows = sent
             else:
@@ -121,8 +124,8 @@ class CpuPasses:
             with stage("encode"):
                 sent = cpu_adam.encode_values(mean, residuals.worker, bits, counts)
             del mean
-            own = yield from _averaged(sent, residuals, bits, counts, "inter_node", context.node)
-            rows = yield AllGather(group="intra_node", sent=own)
+            averaged = yield from _averaged(sent, residuals, bits, counts, "inter_node", context.node)
+            rows = yield AllGather(group="intra_node", sent=averaged)
             rows = rows.reshape(context.world_size, -1)
         with stage("update"):
             for dtype, places in tables.by_dtype():
@@ -153,10 +156,11 @@ class CpuPasses:
         """Return which elements have a variance; looked at anew where a variance or the choice of tensors changed."""
         from binsgdm.kernels import cpu_adam
 
-        variances = [one.state["exp_avg_sq"] for one in moving]
-        versions = [one._version for one in variances]
+        variances = [segment.state["exp_avg_sq"] for segment in moving]
+        versions = [variance._version for variance in variances]
         is_known = versions == self._versions and len(variances) == len(self._variances)
         if self._valid is None or not is_known or not all(map(is_, variances, self._variances)):
+            # A pass over all variances, which the compression stage never changes.
             self._valid = cpu_adam.pack_valid(self._cut, tables.places)
             self._variances, self._versions = variances, versions
         return self._valid
@@ -186,11 +190,15 @@ class _Tables:
 
         self._moving, self._is_dense = moving, is_dense
         # Memory of another order is stepped in a copy.
-        self._wrapped = [one.parameter.contiguous() for one in moving]
-        self._numbers = np.array([one.number for one in moving], np.int64)
+        self._wrapped = [segment.parameter.contiguous() for segment in moving]
+        self._numbers = np.array([segment.number for segment in moving], np.int64)
         # Where other ranks alone have a gradient, it is 0 here.
-        self._zeros = {one.number: kernels.zeros(one.end - one.start) for one in moving if not gradients[one.number]}
-        states = [one.state for one in moving]
+        self._zeros = {
+            segment.number: kernels.zeros(segment.end - segment.start)
+            for segment in moving
+            if not gradients[segment.number]
+        }
+        states = [segment.state for segment in moving]
         columns: list[Sequence[torch.Tensor]] = [[state[name] for state in states] for name in AVERAGES]
         addresses = [*map(cpu_adam.addresses, (*columns, self._wrapped)), gradients[self._numbers]]
         self.places = np.zeros((len(slices), cpu_adam.PLACES), np.int64)
@@ -199,28 +207,29 @@ class _Tables:
             self.places[number, -1] = zeros.data_ptr()
         self.factors = np.ones((len(slices), cpu_adam.FACTORS), np.float32)
         # Nearly all parameters of a group have the same.
-        found: dict[object, list[int]] = {}
-        for one, state in zip(moving, states, strict=True):
-            key = id(one.group), state["step"], state["variance_step"], state["momentum_scale"]
-            found.setdefault(key, []).append(one.number)
-        for numbers in found.values():
+        by_settings: dict[object, list[int]] = {}
+        for segment, state in zip(moving, states, strict=True):
+            key = id(segment.group), state["step"], state["variance_step"], state["momentum_scale"]
+            by_settings.setdefault(key, []).append(segment.number)
+        for numbers in by_settings.values():
             self.factors[numbers] = _factors(slices[numbers[0]], world_size, is_dense=is_dense)
 
     def by_dtype(self) -> Iterator[tuple[torch.dtype, Array]]:
         """Yield the addresses of the tensors of each dtype of parameters, 0 for the others."""
+        # A compiled loop is for one dtype of parameters.
         dtypes = [x.dtype for x in self._wrapped]
         for dtype in dict.fromkeys(dtypes):
             places = np.zeros_like(self.places)
-            some = self._numbers[[one == dtype for one in dtypes]]
+            some = self._numbers[[each == dtype for each in dtypes]]
             places[some] = self.places[some]
             yield dtype, places
 
     def finish(self) -> None:
         """Count the step, and copy back what was stepped in a copy."""
-        for one in self._moving:
-            one.state["step"] += 1
-            one.state["variance_step"] += self._is_dense
-        parameters = [one.parameter for one in self._moving]
+        for segment in self._moving:
+            segment.state["step"] += 1
+            segment.state["variance_step"] += self._is_dense
+        parameters = [segment.parameter for segment in self._moving]
         copies = [(x, wrapped) for x, wrapped in zip(parameters, self._wrapped, strict=True) if x is not wrapped]
         if copies:
             copy_each([x for x, _ in copies], [wrapped for _, wrapped in copies])
@@ -228,9 +237,9 @@ class _Tables:
         torch.autograd.graph.increment_version(parameters)
 
 
-def _factors(one: FlatSlice, world_size: int, *, is_dense: bool) -> tuple[float, ...]:
+def _factors(segment: FlatSlice, world_size: int, *, is_dense: bool) -> tuple[float, ...]:
     """Return what `cpu_adam.FACTORS` names, for the step to come."""
-    group, state = one.group, one.state
+    group, state = segment.group, segment.state
     lr, (beta1, beta2) = float(group["lr"]), group["betas"]
     return (
         beta1,
@@ -290,7 +299,7 @@ def _rehearse(dtypes: Iterable[torch.dtype]) -> None:
     cpu_adam.are_small(cut, where, LARGEST_GRADIENT)
     for dtype in dtypes:
         x = torch.zeros(numel, dtype=dtype, device="cpu")
-        places = np.stack([cpu_adam.addresses([one]) for one in (m, v, x, gradient)], axis=1)
+        places = np.stack([cpu_adam.addresses([tensor]) for tensor in (m, v, x, gradient)], axis=1)
         cpu_adam.dense_step(cut, places, factors, dtype)
         bits, counts = cpu_adam.pack_valid(cut, places)
         rows = cpu_adam.encode_momenta(cut, places, factors, residual, bits, counts)

@@ -120,6 +120,7 @@ def encode(chunks: torch.Tensor, valid: torch.Tensor) -> torch.Tensor:
 @staged("decode")
 def decode(rows: torch.Tensor) -> torch.Tensor:
     """Return what `encode` made: every element plus or minus its chunk's scale, (W, n) fp32."""
+    # Cloned, since a number of four bytes must not begin anywhere.
     scales = rows[:, :SCALE_BYTES].reshape(-1).clone().view(torch.float32).view(-1, 1)
     packed = rows[:, SCALE_BYTES:].reshape(-1)
     return unpack_signs(packed, packed.numel() * BITS_PER_BYTE).view(rows.shape[0], -1) * scales
@@ -157,8 +158,8 @@ def one_bit_momentum(
     else:
         mean = yield from mean_in_node(values, context)
         valid_in_slice = valid.view(context.ranks_per_node, -1)[context.local_rank]
-        own = yield from _averaged(mean, residuals, "inter_node", context.node, valid_in_slice)
-        rows = yield AllGather(group="intra_node", sent=own)
+        averaged = yield from _averaged(mean, residuals, "inter_node", context.node, valid_in_slice)
+        rows = yield AllGather(group="intra_node", sent=averaged)
     return decode(rows.reshape(context.world_size, -1)).view(-1).masked_fill_(~valid, 0.0)
 
 
@@ -176,14 +177,14 @@ def _averaged(
 ) -> Generator[Message, torch.Tensor, torch.Tensor]:
     """Return the encoded average, one row a chunk, and renew both residuals."""
     size = values.numel() // residuals.server.numel()
-    own = valid.view(size, -1)[position]
+    owned = valid.view(size, -1)[position]
     # Worker side: rank k gets chunk k of all ranks, so each rank averages a part of the vector, as in a reduce-scatter.
     received = yield AllToAll(group=group, sent=encode_and_keep(values, residuals.worker, valid, size))
     decoded = decode(received)
-    mean = divided(decoded.sum(dim=0), decoded.shape[0]).masked_fill_(~own, 0.0)
+    mean = divided(decoded.sum(dim=0), decoded.shape[0]).masked_fill_(~owned, 0.0)
     # Server side: the mean is quantized again for the way back. What this loses belongs to the chunk, so its owner
     # keeps it.
-    row = encode_and_keep(mean, residuals.server, own, 1)
+    row = encode_and_keep(mean, residuals.server, owned, 1)
     rows = yield AllGather(group=group, sent=row.view(-1))
     return rows
 
@@ -233,9 +234,13 @@ class PlainPasses:
             is_sent: whether they themselves are sent.
         """
         flat = torch.zeros(padded_numel(self.slices[-1].end, self.world_size), device=self.slices[0].parameter.device)
-        pairs = [(one, given) for one, given in zip(self.slices, gradients, strict=True) if given is not None]
-        places = [flat[one.start : one.end].view(given.shape) for one, given in pairs]
-        copy_each(places, [given for _, given in pairs])
+        pairs = [
+            (segment, gradient)
+            for segment, gradient in zip(self.slices, gradients, strict=True)
+            if gradient is not None
+        ]
+        places = [flat[segment.start : segment.end].view(gradient.shape) for segment, gradient in pairs]
+        copy_each(places, [gradient for _, gradient in pairs])
         self.gradient = flat
         unscale(self.gradient, self.slices, scale)
         self.are_small = are_small(self.gradient)
@@ -264,9 +269,9 @@ def unscale(flat: torch.Tensor, slices: Sequence[FlatSlice], scale: torch.Tensor
     """Divide flat gradients by a GradScaler's scale, and turn those of groups that go up."""
     if scale is not None:
         flat /= scale.to(flat.device)
-    for one in slices:
-        if one.group["maximize"]:
-            flat[one.start : one.end].neg_()
+    for segment in slices:
+        if segment.group["maximize"]:
+            flat[segment.start : segment.end].neg_()
 
 
 def are_small(gradient: torch.Tensor) -> torch.Tensor:
@@ -279,13 +284,13 @@ def local_momenta(moving: Sequence[FlatSlice], gradient: torch.Tensor) -> tuple[
     momenta, valid = torch.zeros_like(gradient), torch.zeros_like(gradient, dtype=torch.bool)
     for some in _together(moving):
         beta1 = some[0].group["betas"][0]
-        mine = torch._foreach_mul(_averages(some, "exp_avg"), beta1)
-        torch._foreach_add_(mine, torch._foreach_mul(_parts(some, gradient), 1 - beta1))
+        local = torch._foreach_mul(_averages(some, "exp_avg"), beta1)
+        torch._foreach_add_(local, torch._foreach_mul(_parts(some, gradient), 1 - beta1))
         if some[0].group["scales_momenta"]:
-            torch._foreach_div_(mine, _scales(some))
-        torch._foreach_copy_(_parts(some, momenta), mine)
-    for one in moving:
-        torch.gt(one.state["exp_avg_sq"].view(-1), 0, out=valid[one.start : one.end])
+            torch._foreach_div_(local, _scales(some))
+        torch._foreach_copy_(_parts(some, momenta), local)
+    for segment in moving:
+        torch.gt(segment.state["exp_avg_sq"].view(-1), 0, out=valid[segment.start : segment.end])
     # An element without a variance cannot be moved (lr / sqrt(0)); all ranks have the same v, so all leave the same
     # ones out.
     return momenta.masked_fill_(valid.logical_not(), 0.0), valid
@@ -313,29 +318,30 @@ def dense_update(moving: Sequence[FlatSlice], mean: torch.Tensor) -> None:
         torch._foreach_add_(m, torch._foreach_mul(g, 1 - beta1))
         torch._foreach_mul_(v, beta2)
         torch._foreach_add_(v, torch._foreach_mul(torch._foreach_mul(g, 1 - beta2), g))
-        for one in some:
-            one.state["variance_step"] += 1
+        for segment in some:
+            segment.state["variance_step"] += 1
         _adam_step(some)
 
 
 def _adam_step(some: Sequence[FlatSlice]) -> None:
     """Count a step, and take Adam's from the averages, in fp32, rounded to the parameter's dtype once."""
-    group, parameters = some[0].group, [one.parameter for one in some]
+    group, parameters = some[0].group, [segment.parameter for segment in some]
     lr, beta1 = float(group["lr"]), group["betas"][0]
-    for one in some:
-        one.state["step"] += 1
-    step_sizes = [-lr / (1 - beta1 ** one.state["step"]) for one in some]
-    corrections = [_correction(one) for one in some]
-    roots = torch._foreach_div([one.state["exp_avg_sq"] for one in some], corrections)
+    for segment in some:
+        segment.state["step"] += 1
+    step_sizes = [-lr / (1 - beta1 ** segment.state["step"]) for segment in some]
+    corrections = [_correction(segment) for segment in some]
+    roots = torch._foreach_div([segment.state["exp_avg_sq"] for segment in some], corrections)
     if roots[0].is_cpu:
         for root in roots:  # those of torch are not always rounded as IEEE 754 asks
             np.sqrt(root.numpy(), out=root.numpy())
     else:
         torch._foreach_sqrt_(roots)
     torch._foreach_add_(roots, group["eps"])
+    # A step in 16 bit would round after each operation in place of once.
     wide = [parameter.to(torch.float32) for parameter in parameters]
     decayed = torch._foreach_mul(wide, 1 - lr * group["weight_decay"])
-    torch._foreach_addcdiv_(decayed, [one.state["exp_avg"] for one in some], roots, step_sizes)
+    torch._foreach_addcdiv_(decayed, [segment.state["exp_avg"] for segment in some], roots, step_sizes)
     copy_each(parameters, decayed)
 
 
@@ -346,25 +352,25 @@ def _together(moving: Sequence[FlatSlice]) -> Iterator[list[FlatSlice]]:
     """
     limit = _RUN_NUMEL["cpu" if moving and moving[0].parameter.is_cpu else "cuda"]
     run: list[FlatSlice] = []
-    for one in moving:
-        if run and (one.end - run[0].start > limit or one.group is not run[0].group):
+    for segment in moving:
+        if run and (segment.end - run[0].start > limit or segment.group is not run[0].group):
             yield run
             run = []
-        run.append(one)
+        run.append(segment)
     if run:
         yield run
 
 
 def _scales(some: Sequence[FlatSlice]) -> list[float]:
-    return [one.state["momentum_scale"] for one in some]
+    return [segment.state["momentum_scale"] for segment in some]
 
 
 def _averages(some: Sequence[FlatSlice], name: str) -> list[torch.Tensor]:
-    return [one.state[name].view(-1) for one in some]
+    return [segment.state[name].view(-1) for segment in some]
 
 
 def _parts(some: Sequence[FlatSlice], flat: torch.Tensor) -> list[torch.Tensor]:
-    return [flat[one.start : one.end] for one in some]
+    return [flat[segment.start : segment.end] for segment in some]
 
 
 def variance_correction(beta2: float, variance_step: int) -> float:
@@ -372,8 +378,8 @@ def variance_correction(beta2: float, variance_step: int) -> float:
     return float(1 - beta2 ** max(1, int(variance_step)))
 
 
-def _correction(one: FlatSlice) -> float:
-    return variance_correction(one.group["betas"][1], one.state["variance_step"])
+def _correction(segment: FlatSlice) -> float:
+    return variance_correction(segment.group["betas"][1], segment.state["variance_step"])
 
 
 # The end of the dense stage.
@@ -381,7 +387,7 @@ def _correction(one: FlatSlice) -> float:
 
 def variance_norm(slices: Sequence[FlatSlice]) -> torch.Tensor:
     """Return the 1-norm of all variances, corrected for their bias, fp64 (1,)."""
-    norms = [one.state["exp_avg_sq"].sum(dtype=torch.float64) / _correction(one) for one in slices]
+    norms = [segment.state["exp_avg_sq"].sum(dtype=torch.float64) / _correction(segment) for segment in slices]
     return torch.stack(norms).sum().view(1)
 
 
@@ -398,7 +404,7 @@ def frozen_means(slices: Sequence[FlatSlice]) -> torch.Tensor:
     """
     means = [
         torch.stack([v.sum(dtype=torch.float64), m.to(torch.float64).square().sum()]) / max(1, v.numel())
-        for v, m in ((one.state["exp_avg_sq"], one.state["exp_avg"]) for one in slices)
+        for v, m in ((segment.state["exp_avg_sq"], segment.state["exp_avg"]) for segment in slices)
     ]
     return torch.stack(means, dim=1)
 
@@ -408,8 +414,8 @@ def freeze(slices: Sequence[FlatSlice], means: torch.Tensor) -> None:
     squares = means[1].tolist()
     # A tensor without a gradient in the dense stage goes with the others, so that its first one weighs on no scale.
     common = sum(squares) / max(1, sum(square > 0 for square in squares)) or 1.0
-    for one, variance, square in zip(slices, means[0].tolist(), squares, strict=True):
-        one.state["momentum_scale"] = math.sqrt(max(square or common, SMALLEST_SCALE**2 * common))
-        if floor := variance * one.group["variance_floor"]:
-            v = one.state["exp_avg_sq"]
+    for segment, variance, square in zip(slices, means[0].tolist(), squares, strict=True):
+        segment.state["momentum_scale"] = math.sqrt(max(square or common, SMALLEST_SCALE**2 * common))
+        if floor := variance * segment.group["variance_floor"]:
+            v = segment.state["exp_avg_sq"]
             v.copy_(torch.where(v > 0, v.clamp(min=floor), v))

@@ -116,7 +116,7 @@ class OuterSettings:
             known = ", ".join([*WIRE_DTYPES, *COMPRESSED, *SYSTEMS])
             raise BinsgdmError(f"DiLoCo: exchange: {shown(self.exchange)}: unknown; give one of {known}")
         name, options = self.system
-        check_options(name, [one for one in options if one != "topology"])
+        check_options(name, [option for option in options if option != "topology"])
         if options.get("topology") in BETWEEN_NODES:
             raise BinsgdmError(
                 f"DiLoCo: topology: {options['topology']!r}: averages in the node first, where workers are alike; give "
@@ -137,31 +137,33 @@ class Fragment:
 
     def __init__(self, number: int, parameters: Sequence[torch.Tensor], position: int, ranks: int) -> None:
         self.number, self.parameters = number, tuple(parameters)
-        self._length = math.ceil(sum(one.numel() for one in parameters) / ranks)
+        self._length = math.ceil(sum(parameter.numel() for parameter in parameters) / ranks)
         self._first = position * self._length
         self._is_whole = ranks == 1
-        self.outer = self._own(flattened(parameters))
+        self.outer = self._slice_of(flattened(parameters))
         self.momentum = torch.zeros_like(self.outer)
 
-    def _own(self, whole: torch.Tensor) -> torch.Tensor:
-        own = whole[self._first : self._first + self._length]
-        return torch.nn.functional.pad(own, (0, self._length - own.numel()))
+    def _slice_of(self, whole: torch.Tensor) -> torch.Tensor:
+        part = whole[self._first : self._first + self._length]
+        # Slices are gathered as rows of one tensor, so that the last one must be as long.
+        return torch.nn.functional.pad(part, (0, self._length - part.numel()))
 
     def pseudo_gradient(self) -> GradientBucket:
         """Return how far this worker went from the outer parameters, with the sign of a gradient."""
         # Workers start from the outer parameters as their own number format holds them: what that rounds is no way
         # that a worker went.
         start = self.outer.to(self.parameters[0].dtype).to(torch.float32)
-        values = start - self._own(flattened(self.parameters))
+        values = start - self._slice_of(flattened(self.parameters))
         if not self._is_whole:
             return GradientBucket(values=values, parameters=(self.number,), shapes=((self._length,),))
         numbers = tuple(f"{self.number}.{index}" for index in range(len(self.parameters)))
         return GradientBucket(
-            values=values, parameters=numbers, shapes=tuple(tuple(one.shape) for one in self.parameters)
+            values=values, parameters=numbers, shapes=tuple(tuple(parameter.shape) for parameter in self.parameters)
         )
 
     def stepped(self, mean: torch.Tensor, settings: OuterSettings) -> tuple[torch.Tensor, torch.Tensor]:
         """Return outer parameters and momentum after a step of SGD along the mean, as torch.optim.SGD does it."""
+        # Both are new tensors: where the exchange fails, the old ones are still whole.
         momentum = self.momentum * settings.outer_momentum + mean
         along = mean.add(momentum, alpha=settings.outer_momentum) if settings.nesterov else momentum
         return self.outer.add(along, alpha=-settings.outer_lr), momentum
@@ -198,9 +200,9 @@ class OuterSteps:
     def __init__(self, parameters: Sequence[torch.Tensor], settings: OuterSettings, member: Member) -> None:
         self._settings = settings
         self._context = context = member.context(seed=settings.seed, step=0)
-        pieces = cut([one.numel() for one in parameters], settings.fragments)
+        pieces = cut([parameter.numel() for parameter in parameters], settings.fragments)
         self.fragments = [
-            Fragment(number, [parameters[one] for one in piece], context.local_rank, context.ranks_per_node)
+            Fragment(number, [parameters[index] for index in piece], context.local_rank, context.ranks_per_node)
             for number, piece in enumerate(pieces)
         ]
         self.system: Averager
@@ -222,6 +224,7 @@ class OuterSteps:
 
     def mean(self, fragment: Fragment, bucket: GradientBucket, step: int) -> Protocol:
         """Return the mean of the pseudo-gradients that workers have after a step."""
+        # Draws are counted by periods; the fragments of one share none, since each is a bucket.
         period = -(-step // self._settings.inner_steps)
         context = replace(self._context, step=period, bucket=fragment.number)
         return among_nodes(self.system.mean(bucket, node_context(context)))
@@ -243,7 +246,9 @@ class OuterSteps:
 
     def state_dict(self) -> dict[str, Any]:
         """Return a copy of outer state and residuals; each rank saves its own."""
-        fragments = [{"outer": one.outer.clone(), "momentum": one.momentum.clone()} for one in self.fragments]
+        fragments = [
+            {"outer": fragment.outer.clone(), "momentum": fragment.momentum.clone()} for fragment in self.fragments
+        ]
         return {"fragments": fragments, "system": self.system.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -253,13 +258,13 @@ class OuterSteps:
             BinsgdmError: it is no such state; then nothing is taken.
         """
         check_state("DiLoCo: outer state", state, ("fragments", "system"))
-        given = state["fragments"]
-        if not isinstance(given, list) or len(given) != len(self.fragments):
+        states = state["fragments"]
+        if not isinstance(states, list) or len(states) != len(self.fragments):
             raise BinsgdmError(
-                f"DiLoCo: fragments of the state: {shown(given)}: must be {len(self.fragments)}; {REPAIR}"
+                f"DiLoCo: fragments of the state: {shown(states)}: must be {len(self.fragments)}; {REPAIR}"
             )
         checked = []
-        for fragment, saved in zip(self.fragments, given, strict=True):
+        for fragment, saved in zip(self.fragments, states, strict=True):
             check_state("DiLoCo: state of a fragment", saved, ("outer", "momentum"))
             checked.append([fragment.of_slice(f"{name} of the state", saved[name]) for name in ("outer", "momentum")])
         self.system.load_state_dict(state["system"])
@@ -312,6 +317,7 @@ def cut(numels: Sequence[int], count: int) -> list[range]:
     for number, numel in enumerate(numels):
         seen += numel
         left = count - len(ends)
+        # Or each of the tensors that are left has to be a fragment of its own.
         is_full = seen >= total * len(ends) / count or len(numels) - number - 1 == left
         if left and is_full:
             ends.append(number + 1)
@@ -320,7 +326,7 @@ def cut(numels: Sequence[int], count: int) -> list[range]:
 
 def flattened(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return a flat fp32 copy of tensors."""
-    return torch.cat([one.detach().reshape(-1).to(torch.float32) for one in tensors])
+    return torch.cat([tensor.detach().reshape(-1).to(torch.float32) for tensor in tensors])
 
 
 @torch.no_grad()

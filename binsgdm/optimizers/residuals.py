@@ -15,8 +15,8 @@ from binsgdm.comm import RankContext, piece_start, slice_start
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import zeros
-from binsgdm.kernels.functional import MAX_SHAPED_VECTORS, SCALE
-from binsgdm.kernels.random import RandomStream, dither
+from binsgdm.kernels.keys import MAX_SHAPED_VECTORS, SCALE, RandomStream
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.base import ParamState, frames_to_the_user
 from binsgdm.optimizers.settings import Scheme
 
@@ -62,6 +62,7 @@ class Quantization:
 
     def draw(self, index: int, context: RankContext, out: torch.Tensor) -> None:
         """Write the residual of a bucket's elements before the first step."""
+        # Step 0, which no step of training has: its draws are used nowhere else.
         key = replace(context, step=0).key(self.stream)
         for lo in range(0, out.numel(), _DRAWN_NUMEL):  # or it would be there twice, beside what draws take
             piece, start = out[lo : lo + _DRAWN_NUMEL], self.starts[index] + lo
@@ -119,12 +120,12 @@ class ResidualViews:
     def check(self, states: Sequence[Mapping[str, Any]]) -> None:
         """Refuse states with residuals that cannot be of these views."""
         for view in self._views:
-            given = states[view.number].get(view.name)
-            if given is not None and given is not view.values:
-                self.check_given(view, given)
+            residual = states[view.number].get(view.name)
+            if residual is not None and residual is not view.values:
+                self.check_fits(view, residual)
 
     @abstractmethod
-    def check_given(self, view: View, given: Any) -> None:
+    def check_fits(self, view: View, residual: Any) -> None:
         """Refuse what cannot be the residual of a view."""
 
     @property
@@ -135,9 +136,9 @@ class ResidualViews:
     def take_over(self) -> None:
         """Go on with the residuals that the states have."""
         for number, name, values in self._views:
-            given = self._states[number].get(name)
-            if given is not None and given is not values:
-                values.copy_(given)
+            residual = self._states[number].get(name)
+            if residual is not None and residual is not values:
+                values.copy_(residual)
         self.put()
 
     def put(self) -> None:
@@ -170,23 +171,27 @@ class RoundingResiduals(ResidualViews):
         layout: str,
     ) -> None:
         self.layout, self._quantizations = layout, quantizations
-        self._limits = {one.name: one.limit for one in quantizations}
-        for one in self._quantizations:
-            if one.num_rows is not None and one.num_rows > MAX_SHAPED_VECTORS:
+        self._limits = {quantization.name: quantization.limit for quantization in quantizations}
+        for quantization in self._quantizations:
+            if quantization.num_rows is not None and quantization.num_rows > MAX_SHAPED_VECTORS:
                 raise BinsgdmError(
-                    f"BinSGDM: rounding='shaped': merges {one.num_rows} vectors of signs: must be at most "
+                    f"BinSGDM: rounding='shaped': merges {quantization.num_rows} vectors of signs: must be at most "
                     f"{MAX_SHAPED_VECTORS}; give rounding='random'"
                 )
         device = param_states[0].parameter.device
         self._pieces = {
-            one.stream: torch.split(_zeros(sum(one.numels), device), list(one.numels)) for one in self._quantizations
+            quantization.stream: torch.split(_zeros(sum(quantization.numels), device), list(quantization.numels))
+            for quantization in self._quantizations
         }
         self._of_bucket = [{stream: of[index] for stream, of in self._pieces.items()} for index in range(len(buckets))]
+        # Where this rank rounds nothing of a parameter: all ranks save tensors of the same names.
         none = torch.empty(0, dtype=torch.int16, device=device)
         views = [
-            View(number, one.name, values)
-            for one in self._quantizations
-            for number, values in (dict.fromkeys(range(len(param_states)), none) | self._parts(one, buckets)).items()
+            View(number, quantization.name, values)
+            for quantization in self._quantizations
+            for number, values in (
+                dict.fromkeys(range(len(param_states)), none) | self._parts(quantization, buckets)
+            ).items()
         ]
         super().__init__([param_state.state for param_state in param_states], views, NAMES.values())
         self._begin(param_states[0].group.get("residual_layout", ""), context)
@@ -195,9 +200,9 @@ class RoundingResiduals(ResidualViews):
         """Return those of a bucket's elements that this rank rounds; kernels change them in place."""
         return self._of_bucket[bucket.index]
 
-    def check_given(self, view: View, given: Any) -> None:
+    def check_fits(self, view: View, residual: Any) -> None:
         """Refuse a residual of another dtype or shape, or one that rounding never leaves."""
-        check_residual(view.number, view.name, given, limit=self._limits[view.name], numel=view.values.numel())
+        check_residual(view.number, view.name, residual, limit=self._limits[view.name], numel=view.values.numel())
 
     def refresh(self) -> None:
         """Go on with the residuals that somebody has put into the state."""
@@ -205,54 +210,55 @@ class RoundingResiduals(ResidualViews):
             self.check(self._states)
             self.take_over()
 
-    def _parts(self, one: Quantization, buckets: Sequence[FlatBucket]) -> dict[int, torch.Tensor]:
+    def _parts(self, quantization: Quantization, buckets: Sequence[FlatBucket]) -> dict[int, torch.Tensor]:
         """Return by its number what this rank rounds of every parameter."""
-        found = {}
-        for bucket, start, piece in zip(buckets, one.starts, self._pieces[one.stream], strict=True):
+        parts = {}
+        for bucket, start, piece in zip(buckets, quantization.starts, self._pieces[quantization.stream], strict=True):
             for segment in bucket.segments:
                 first, end = segment.start - start, segment.start + segment.numel - start
-                found[segment.index] = piece[max(first, 0) : max(end, 0)]
-        return found
+                parts[segment.index] = piece[max(first, 0) : max(end, 0)]
+        return parts
 
     def _begin(self, saved_layout: str, context: RankContext) -> None:
         has_any = any(view.name in self._states[view.number] for view in self._views)
         if fits := has_any and saved_layout == self.layout:
             self.check(self._states)
-        for one in self._quantizations:
-            if not fits or any(one.name not in state for state in self._states):
-                for index, piece in enumerate(self._pieces[one.stream]):
-                    one.draw(index, context, piece)
+        for quantization in self._quantizations:
+            # Those that fit go on; what was never saved, as from another scheme, begins with draws.
+            if not fits or any(quantization.name not in state for state in self._states):
+                for index, piece in enumerate(self._pieces[quantization.stream]):
+                    quantization.draw(index, context, piece)
         if not fits and context.step > 1:
-            found = (
+            reason = (
                 f"those of the state belong to {saved_layout!r}, here is"
                 if has_any and saved_layout
                 else "the state has none for"
             )
             warnings.warn(
-                f"BinSGDM: residuals are drawn anew: {found} {self.layout!r}; the run goes on, but not bit for bit",
+                f"BinSGDM: residuals are drawn anew: {reason} {self.layout!r}; the run goes on, but not bit for bit",
                 stacklevel=frames_to_the_user(),
             )
         self.take_over() if fits else self.put()
 
 
-def check_residual(number: int, name: str, given: Any, *, limit: int = SCALE, numel: int | None = None) -> None:
+def check_residual(number: int, name: str, residual: Any, *, limit: int = SCALE, numel: int | None = None) -> None:
     """Refuse what no rounding leaves in the state of a parameter, of so many elements if they are known."""
     where = f"BinSGDM: parameter {number}: {name}"
-    check_flat(where, given, torch.int16, numel, _REPAIR)
-    if given.numel():
-        least, greatest = torch.stack(given.aminmax()).tolist()
+    check_flat(where, residual, torch.int16, numel, _REPAIR)
+    if residual.numel():
+        least, greatest = torch.stack(residual.aminmax()).tolist()
         if least < -limit or greatest > limit:
             raise BinsgdmError(f"{where} from {least} to {greatest}: must be from {-limit} to {limit}; {_REPAIR}")
 
 
-def check_flat(where: str, given: Any, dtype: torch.dtype, numel: int | None, repair: str) -> None:
+def check_flat(where: str, residual: Any, dtype: torch.dtype, numel: int | None, repair: str) -> None:
     """Refuse a residual that is no tensor of this dtype, of one dimension and as many elements, if they are known."""
-    if not isinstance(given, torch.Tensor):
-        raise BinsgdmError(f"{where}: {shown(given)}: must be a tensor; {repair}")
-    shape = tuple(given.shape)
-    if given.dtype != dtype or len(shape) != 1 or shape[0] != (shape[0] if numel is None else numel):
+    if not isinstance(residual, torch.Tensor):
+        raise BinsgdmError(f"{where}: {shown(residual)}: must be a tensor; {repair}")
+    shape = tuple(residual.shape)
+    if residual.dtype != dtype or len(shape) != 1 or shape[0] != (shape[0] if numel is None else numel):
         wanted = "one dimension" if numel is None else f"shape {(numel,)}"
-        raise BinsgdmError(f"{where} of {given.dtype} and shape {shape}: must be {dtype} of {wanted}; {repair}")
+        raise BinsgdmError(f"{where} of {residual.dtype} and shape {shape}: must be {dtype} of {wanted}; {repair}")
 
 
 def _zeros(numel: int, device: torch.device) -> torch.Tensor:

@@ -50,16 +50,16 @@ def check_form(state_dict: Mapping[str, Any], sizes: Sequence[int]) -> None:
         raise BinsgdmError(f"load_state_dict: params of the groups: must be different numbers; {_REPAIR}")
 
 
-def check_count(name: str, given: object) -> None:
+def check_count(name: str, value: object) -> None:
     """Refuse what counts no steps."""
-    if not isinstance(given, int) or isinstance(given, bool) or not 0 <= given <= MOST_STEPS:
-        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a whole number from 0 to 2^48; {_REPAIR}")
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_STEPS:
+        raise BinsgdmError(f"load_state_dict: {name}: {shown(value)}: must be a whole number from 0 to 2^48; {_REPAIR}")
 
 
-def check_text(name: str, given: object) -> None:
+def check_text(name: str, value: object) -> None:
     """Refuse what is no text."""
-    if not isinstance(given, str):
-        raise BinsgdmError(f"load_state_dict: {name}: {shown(given)}: must be a text; {_REPAIR}")
+    if not isinstance(value, str):
+        raise BinsgdmError(f"load_state_dict: {name}: {shown(value)}: must be a text; {_REPAIR}")
 
 
 def check_averages(number: int, names: Sequence[str], state: object, shape: Sequence[int]) -> None:
@@ -67,24 +67,27 @@ def check_averages(number: int, names: Sequence[str], state: object, shape: Sequ
     where = f"load_state_dict: parameter {number}"
     if not isinstance(state, Mapping):
         raise BinsgdmError(f"{where}: a {_type(state)}: must be a dictionary of {' and '.join(names)}; {_REPAIR}")
-    given = {name: state[name] for name in names if name in state}
-    found = {name: tuple(one.shape) if isinstance(one, torch.Tensor) else _type(one) for name, one in given.items()}
-    if found != dict.fromkeys(names, tuple(shape)):
-        raise BinsgdmError(f"{where}: {found}: must be {' and '.join(names)} of shape {tuple(shape)}; {_REPAIR}")
+    averages = {name: state[name] for name in names if name in state}
+    forms = {
+        name: tuple(average.shape) if isinstance(average, torch.Tensor) else _type(average)
+        for name, average in averages.items()
+    }
+    if forms != dict.fromkeys(names, tuple(shape)):
+        raise BinsgdmError(f"{where}: {forms}: must be {' and '.join(names)} of shape {tuple(shape)}; {_REPAIR}")
     for name in names:
         check_average(where, name, state[name], shape)
 
 
-def check_average(where: str, name: str, given: object, shape: Sequence[int]) -> None:
+def check_average(where: str, name: str, average: object, shape: Sequence[int]) -> None:
     """Refuse what is no average of gradients: a tensor of this shape of finite real numbers."""
-    if not isinstance(given, torch.Tensor):
-        raise BinsgdmError(f"{where}: {name}: a {_type(given)}: must be a tensor of shape {tuple(shape)}; {_REPAIR}")
-    if tuple(given.shape) != tuple(shape) or not given.is_floating_point() or given.layout != torch.strided:
+    if not isinstance(average, torch.Tensor):
+        raise BinsgdmError(f"{where}: {name}: a {_type(average)}: must be a tensor of shape {tuple(shape)}; {_REPAIR}")
+    if tuple(average.shape) != tuple(shape) or not average.is_floating_point() or average.layout != torch.strided:
         raise BinsgdmError(
-            f"{where}: {name} of {given.dtype} and shape {tuple(given.shape)}: must be float32 of shape "
+            f"{where}: {name} of {average.dtype} and shape {tuple(average.shape)}: must be float32 of shape "
             f"{tuple(shape)}, and dense; {_REPAIR}"
         )
-    if not bool(torch.isfinite(_local(given)).all()):
+    if not bool(torch.isfinite(_local(average)).all()):
         raise BinsgdmError(f"{where}: {name}: NaN or infinity: must be finite; {_REPAIR}")
 
 
@@ -103,8 +106,8 @@ def check_magnitudes(number: int, m: torch.Tensor, b: torch.Tensor, limit: float
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a sharded tensor, any other as it is."""
-    found: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return found
+    local: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return local
 
 
 def _is_list(value: object) -> bool:

@@ -12,7 +12,7 @@ from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, select
-from binsgdm.kernels.random import MAX_NUMEL
+from binsgdm.kernels.keys import MAX_NUMEL
 from binsgdm.optimizers.agreement import BYTES_PER_ELEMENT, MIB, Terms
 from binsgdm.optimizers.base import Flag, ParamState, check_gradients
 from binsgdm.optimizers.settings import COMMON, Rounding, Scheme
@@ -60,11 +60,11 @@ class Session:
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state; the context is this rank's in the coming step."""
         self.param_states = param_states
-        self._groups = list({id(one.group): one.group for one in param_states}.values())
+        self._groups = list({id(param_state.group): param_state.group for param_state in param_states}.values())
         self._comparisons = consistency.ComparisonSchedule()
         # First, since residuals begin with draws, whose loops are compiled in turn, too.
         if kernels.name == "cpu":
-            dtypes = tuple(sorted({one.parameter.dtype for one in param_states}, key=str))
+            dtypes = tuple(sorted({param_state.parameter.dtype for param_state in param_states}, key=str))
             rounding = param_states[0].group.get("rounding", "random")
             _compile_for(dtypes, rounding, self.scheme, context.ranks_per_node, context.num_nodes)
         self.worker = Worker(
@@ -134,13 +134,13 @@ class Session:
         if member.world_size == 1:
             return bool(stop), has_gradient
         if stop == REFUSED or consistency.differ(settings):
-            self._comparisons.expect()
+            self._comparisons.invalidate()
             # What the host does not read before it must is what it may not have known.
-            own = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
-            yield from replace(terms, refused=own).refuse_together(member, device)
+            refused = terms.refused or (terms.refusal_of_gpu() if stop == REFUSED else None)
+            yield from replace(terms, refused=refused).refuse_together(member, device)
         if any(state):
-            self._comparisons.expect()
-            named = {f"parameter {number}": one for number, one in enumerate(self.worker.parameters)}
+            self._comparisons.invalidate()
+            named = {f"parameter {number}": parameter for number, parameter in enumerate(self.worker.parameters)}
             group = self.compared_in
             yield from consistency.check_tensors_alike(terms.where, named, member, device, _REPAIR, group)
             self._comparisons.compared()
@@ -171,7 +171,8 @@ class Session:
         flags = self.worker.finite_check_flags(is_refused=terms.refused is not None, appended=appended)
         if on_gpu := terms.settings_on_gpu():
             consistency.mix_in(flags, 1 + len(self.param_states), on_gpu)
-            are_numbers = torch.stack([((one >= 0) & one.isfinite()).all() for one in on_gpu]).all()
+            # A setting on a GPU is refused there: to look at it, the host would wait.
+            are_numbers = torch.stack([((scalar >= 0) & scalar.isfinite()).all() for scalar in on_gpu]).all()
             flags[0] = torch.where(are_numbers, flags[0], REFUSED)
         return flags
 

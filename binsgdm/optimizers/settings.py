@@ -53,8 +53,8 @@ def usual_gain(num_updates: int) -> float:
 
 def gain_of(group: Mapping[str, Any], step: int, num_updates: int = 1) -> float:
     """Return by how much m / b is multiplied before it is rounded in a step, from 1, of so many averaged updates."""
-    given, how = group.get("gain", 1.0), momenta_of(group)
-    gain = usual_gain(num_updates) if given is None else float(given)
+    chosen, how = group.get("gain", 1.0), momenta_of(group)
+    gain = usual_gain(num_updates) if chosen is None else float(chosen)
     of_m, of_b = how["beta"], how["beta_b"]
     # From zeros both averages are too small, each by a factor of its own. With one decay the factors cancel in m / b;
     # else they are one number for all elements, so they go into the gain. Looking ahead is as if m had seen a step
@@ -104,12 +104,13 @@ class Scheme:
 
     def __post_init__(self) -> None:
         dtype, average = self.intra_node_dtype, self.average
-        given = {"topology": self.topology, "intra_node_dtype": dtype, "average": average}
-        for (name, value), kind in zip(given.items(), (Topology, IntraNode, Average), strict=True):
+        settings = {"topology": self.topology, "intra_node_dtype": dtype, "average": average}
+        for (name, value), kind in zip(settings.items(), (Topology, IntraNode, Average), strict=True):
             if value not in get_args(kind):
                 known = ", ".join(map(repr, get_args(kind)))
                 raise BinsgdmError(f"attach: {name}={value!r}: unknown: give one of {known}; see help(binsgdm.attach)")
         for name, value in (("intra_node_dtype", dtype), ("average", average)):
+            # Without nodes there is nothing that either could change.
             if self.topology == "flat" and value not in ("fp32", "updates"):
                 raise BinsgdmError(f"attach: {name}={value!r}: has no effect with topology='flat'; drop one of them")
         if (dtype, average) == ("one_bit", "gradients"):

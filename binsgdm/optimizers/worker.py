@@ -15,8 +15,8 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.kernels import Kernels, TensorColumn, zeros
 from binsgdm.kernels.functional import packed_numel, ratio
 from binsgdm.kernels.host_tensors import upload
+from binsgdm.kernels.keys import RandomStream
 from binsgdm.kernels.profiler_stages import staged
-from binsgdm.kernels.random import RandomStream
 from binsgdm.optimizers.base import Flag, ParamState, copy_each
 from binsgdm.optimizers.residuals import RoundingResiduals, quantizations
 from binsgdm.optimizers.saved_state import check_average
@@ -63,18 +63,20 @@ class Worker:
         self.device = self.parameters[0].device
         numels = [parameter.numel() for parameter in self.parameters]
         self.buckets = flat_buckets.build(numels, bucket_elements=bucket_elements, ranks=context.world_size)
-        found = quantizations(self.buckets, context, scheme)
-        self._rounding = found[0]  # that of m / b
+        roundings = quantizations(self.buckets, context, scheme)
+        self._rounding = roundings[0]  # that of m / b
         self.residuals: RoundingResiduals | None = None
         if is_shaped(param_states[0].group):
-            self.residuals = RoundingResiduals(param_states, found, self.buckets, context, layout)
+            self.residuals = RoundingResiduals(param_states, roundings, self.buckets, context, layout)
         self._lay_out()
         self._u = self._packed = torch.empty(0)
 
     def _lay_out(self) -> None:
         """Take views of the state that the parameters have now."""
         self._pieces = [_pieces_of(bucket, self._param_states) for bucket in self.buckets]
-        self._states = [self._param_states[segment.index].state for one in self.buckets for segment in one.segments]
+        self._states = [
+            self._param_states[segment.index].state for bucket in self.buckets for segment in bucket.segments
+        ]
         self._addresses = self._addresses_now()
         # Two, since a parameter may have a gradient on another rank only: those that are updated, those that move.
         self._moved: list[_Batches] = []
@@ -119,8 +121,8 @@ class Worker:
         if self._addresses_now() != self._addresses:
             for number, param_state in enumerate(self._param_states):
                 for name in ("m", "b"):
-                    given = param_state.state.get(name)
-                    check_average(f"BinSGDM: parameter {number}", name, given, param_state.parameter.shape)
+                    average = param_state.state.get(name)
+                    check_average(f"BinSGDM: parameter {number}", name, average, param_state.parameter.shape)
             self._lay_out()
         if self.residuals is not None:
             self.residuals.refresh()
@@ -149,8 +151,8 @@ class Worker:
 
     def drop_replaced_gradients(self, bucket: FlatBucket) -> list[torch.Tensor]:
         """Return the taken gradients of a bucket that `parameter.grad` holds no more, for the caller to free."""
-        found = [(s.index, taken) for s in bucket.segments if (taken := self._taken.get(s.index)) is not None]
-        replaced = [index for index, taken in found if self.parameters[index].grad is not taken]
+        held = [(s.index, taken) for s in bucket.segments if (taken := self._taken.get(s.index)) is not None]
+        replaced = [index for index, taken in held if self.parameters[index].grad is not taken]
         return [self._taken.pop(index) for index in replaced]
 
     def drop_gradients(self) -> None:
@@ -244,8 +246,8 @@ class Worker:
         values = self._bucket_buffer(bucket)
         pieces = [values[segment.offset :][: segment.numel] for segment in bucket.segments]
         pairs = list(zip(pieces, self._gradients(bucket), strict=True))
-        given = [(elements.view(gradient.shape), gradient) for elements, gradient in pairs if gradient is not None]
-        copy_each([elements for elements, _ in given], [gradient for _, gradient in given])
+        filled = [(elements.view(gradient.shape), gradient) for elements, gradient in pairs if gradient is not None]
+        copy_each([elements for elements, _ in filled], [gradient for _, gradient in filled])
         # A parameter without a gradient on this rank counts as 0 in the mean of the node, as in DDP.
         if missing := [elements for elements, gradient in pairs if gradient is None]:
             torch._foreach_zero_(missing)
@@ -299,13 +301,14 @@ class Worker:
             # element.
             u[piece.start - bucket.start : piece.end - bucket.start] = ratio(piece.m, piece.b)
         for batch, some in self._changing(bucket, gradients):
-            given = some, batch.ms, batch.bs
-            self.finite.append(self._kernels.update_(*given, **momenta_of(batch.group), out_u=batch.views_in(u)))
+            arguments = some, batch.ms, batch.bs
+            self.finite.append(self._kernels.update_(*arguments, **momenta_of(batch.group), out_u=batch.views_in(u)))
         return u
 
     @staged("update")
     def _compute_packed_updates(self, bucket: FlatBucket) -> torch.Tensor:
         """Return the packed signs of u of a whole bucket, 0 in the padding."""
+        # Signs lie where they are sent from: no copy is made.
         packed = self._packed_buffer(bucket.start, bucket.num_bytes)
         gradients = self._gradients(bucket)
         for piece in self._staying(bucket, gradients):
@@ -319,15 +322,15 @@ class Worker:
     def _update_and_round(self, batch: "Batch", gradients: Sequence[torch.Tensor], packed: torch.Tensor) -> None:
         """Update the momenta of a batch; write its packed signs."""
         outs, gain = batch.views_in(packed), self._gain_of(batch.group)
-        given = gradients, batch.ms, batch.bs
+        arguments = gradients, batch.ms, batch.bs
         if self.residuals is not None:
             finite = self._kernels.update_shape_pack_(
-                *given, batch.residuals, **momenta_of(batch.group), gain=gain, out=outs
+                *arguments, batch.residuals, **momenta_of(batch.group), gain=gain, out=outs
             )
         else:
             key = self._context.key(self._rounding.stream)
             finite = self._kernels.update_quantize_pack_(
-                *given, **momenta_of(batch.group), key=key, start=batch.starts, out=outs, gain=gain
+                *arguments, **momenta_of(batch.group), key=key, start=batch.starts, out=outs, gain=gain
             )
         self.finite.append(finite)
 
@@ -353,16 +356,16 @@ class Worker:
         if self._is_refused:
             return [None] * len(numbers)
         parameters = [self.parameters[number] for number in numbers]
-        found = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
+        gradients = [parameter.grad if parameter.requires_grad else None for parameter in parameters]
         if self._taken:
             taken = [self._taken.get(number) for number in numbers]
-            found = [
-                own if mine is None or not parameter.requires_grad else mine
-                for own, mine, parameter in zip(found, taken, parameters, strict=True)
+            gradients = [
+                gradient if earlier is None or not parameter.requires_grad else earlier
+                for gradient, earlier, parameter in zip(gradients, taken, parameters, strict=True)
             ]
-        for number, gradient in zip(numbers, found, strict=True):
+        for number, gradient in zip(numbers, gradients, strict=True):
             self._has_gradient[number] = int(gradient is not None)
-        return found
+        return gradients
 
     def _staying(self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]) -> "list[_Piece]":
         """Return the parameters whose averages stay."""
@@ -374,7 +377,7 @@ class Worker:
         self, bucket: FlatBucket, gradients: Sequence[torch.Tensor | None]
     ) -> "list[tuple[Batch, TensorColumn]]":
         """Return the parameters whose averages change, with their gradients."""
-        chosen = tuple(one is not None and not self._is_skipped for one in gradients)
+        chosen = tuple(gradient is not None and not self._is_skipped for gradient in gradients)
         return [
             (batch, all_in_order([g for n in batch.numbers if (g := gradients[n]) is not None]))
             for batch in self._updated[bucket.index](chosen)
@@ -399,12 +402,12 @@ class _Piece(NamedTuple):
 
 def _pieces_of(bucket: FlatBucket, param_states: Sequence[ParamState]) -> list[_Piece]:
     """Return the parameters of a bucket, whole."""
-    found = []
+    pieces = []
     for number, segment in enumerate(bucket.segments):
-        one, end = param_states[segment.index], segment.start + segment.numel
-        m, b = one.state["m"].view(-1), one.state["b"].view(-1)
-        found.append(_Piece(number, one.parameter, one.group, segment.start, end, m, b))
-    return found
+        param_state, end = param_states[segment.index], segment.start + segment.numel
+        m, b = param_state.state["m"].view(-1), param_state.state["b"].view(-1)
+        pieces.append(_Piece(number, param_state.parameter, param_state.group, segment.start, end, m, b))
+    return pieces
 
 
 class Batch:
@@ -479,10 +482,10 @@ def _gaps_and_sizes(bounds: Sequence[tuple[int, int]], total: int) -> list[int]:
 
 def all_in_order(tensors: Sequence[torch.Tensor]) -> TensorColumn:
     """Return tensors whose elements lie in memory in their logical order, as kernels take them; others are copied."""
-    found = TensorColumn(tensors)
-    if found.is_contiguous and not any(map(torch.Tensor.is_neg, found)):
-        return found
+    column = TensorColumn(tensors)
+    if column.is_contiguous and not any(map(torch.Tensor.is_neg, column)):
+        return column
     # Draws are numbered by the logical order, in which replicas agree whatever memory format each has. So one in
     # channels_last is copied in each step: 8 bytes an element of memory traffic for an fp32 gradient, 16 for a
     # parameter.
-    return TensorColumn(tensor.resolve_neg().contiguous() for tensor in found)
+    return TensorColumn(tensor.resolve_neg().contiguous() for tensor in column)

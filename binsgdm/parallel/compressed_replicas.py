@@ -88,11 +88,11 @@ def compress_replicas(  # noqa: PLR0913
             unknown system or option, or ranks that differ in any of it; on all ranks.
     """
     system = canonical(system)
-    with agreed(_WHERE) as given:
+    with agreed(_WHERE) as call:
         groups = groups_of(_WHERE, mesh, timeout)
-        given.group = groups.world
+        call.group = groups.world
         parameters = _parameters_of(optimizer)
-        given.device = next((one.device for one in parameters), None)
+        call.device = next((parameter.device for parameter in parameters), None)
         check_arguments(_WHERE, timeout=timeout, on_sent=on_sent)
         check_whole(f"{_WHERE}: seed", seed, low=0, high=2**64 - 1)
         cap = bucket_elements(_WHERE, bucket_cap_mb)
@@ -101,21 +101,22 @@ def compress_replicas(  # noqa: PLR0913
         if topology is not None and "hierarchical" in str(topology):
             raise BinsgdmError(
                 f"{_WHERE}: topology: {shown(topology)}: must not be hierarchical, as FSDP2 averages inside the node; "
-                f"give one of {[one for one in SYSTEMS[system].topologies if 'hierarchical' not in one]}"
+                f"give one of {[known for known in SYSTEMS[system].topologies if 'hierarchical' not in known]}"
             )
         nodes = of_same_shard(groups)
         end = make(system, rank=nodes.rank, world_size=nodes.world_size, ranks_per_node=1, topology=topology, **options)
         chosen = {"system": system, "seed": seed, "topology": topology, "bucket_cap_mb": bucket_cap_mb, **options}
-        shapes = [tuple(one.shape) for one in parameters]
-        given.settings = {**chosen, "optimizer": type(optimizer).__name__, "parameters": shapes}
+        shapes = [tuple(parameter.shape) for parameter in parameters]
+        call.settings = {**chosen, "optimizer": type(optimizer).__name__, "parameters": shapes}
         if SYSTEMS[system].needs_equal_threads:
-            given.settings["torch.get_num_threads()"] = torch.get_num_threads()
+            call.settings["torch.get_num_threads()"] = torch.get_num_threads()
+    # Before the first comparison of shards, which nodes that were built apart would not pass.
     copy_first_node(parameters, groups)
     kind = SYSTEMS[system]
     saved = {**chosen, "topology": topology or kind.topologies[0], **kind.options, **options}
     exchange = ReplicaExchange(optimizer, parameters, end, groups, cap=cap, settings=saved, on_sent=on_sent)
     setattr(optimizer, _ATTRIBUTE, exchange)
-    let_step_alone(_WHERE, optimizer, groups, lambda one: hasattr(one, _ATTRIBUTE))
+    let_step_alone(_WHERE, optimizer, groups, lambda stepping: hasattr(stepping, _ATTRIBUTE))
     return exchange
 
 
@@ -128,7 +129,7 @@ def _parameters_of(optimizer: object) -> list[torch.Tensor]:
         )
     if hasattr(optimizer, _ATTRIBUTE):
         raise BinsgdmError(f"{_WHERE}: an optimizer with a system: must have none; make the optimizer anew")
-    return [one for group in optimizer.param_groups for one in group["params"]]
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 class ReplicaExchange:
@@ -164,10 +165,10 @@ class ReplicaExchange:
 
         # A compiled step would draw, and compare, what the step in which it was compiled drew and compared.
         @_disable_dynamo
-        def before_step(stepping: torch.optim.Optimizer, args: tuple[Any, ...], given: dict[str, Any]) -> None:
+        def before_step(stepping: torch.optim.Optimizer, args: tuple[Any, ...], keywords: dict[str, Any]) -> None:
             if (exchange := known()) is None:
                 raise BinsgdmError(f"{_WHERE}: the exchange is gone; keep what it returned as long as you train")
-            exchange.before_step(stepping, (*args[1:], *given.values()))
+            exchange.before_step(stepping, (*args[1:], *keywords.values()))
 
         @_disable_dynamo
         def after_step(stepping: torch.optim.Optimizer, *_: Any) -> None:
@@ -176,7 +177,7 @@ class ReplicaExchange:
 
         def after_loading(_: torch.optim.Optimizer) -> None:
             if (exchange := known()) is not None:
-                exchange._comparisons.expect()
+                exchange._comparisons.invalidate()
 
         optimizer.register_step_pre_hook(before_step)
         optimizer.register_step_post_hook(after_step)
@@ -198,14 +199,14 @@ class ReplicaExchange:
             raise BinsgdmError(f"{_WHERE}: a state of other settings: must be of {self._settings}; {REPAIR}")
         self.system.load_state_dict(state["system"])
         self.step, self._buckets = state["step"], None
-        self._comparisons.expect()
+        self._comparisons.invalidate()
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled optimizer knows of no exchange.
         return type(None), ()
 
     @torch.no_grad()
-    def before_step(self, optimizer: torch.optim.Optimizer, given: Sequence[object]) -> None:
+    def before_step(self, optimizer: torch.optim.Optimizer, arguments: Sequence[object]) -> None:
         """Exchange the gradients of this rank's shards, and put the means in their place.
 
         Raises:
@@ -215,8 +216,8 @@ class ReplicaExchange:
         """
         device = local(self._parameters[0]).device
         streams.check_not_captured(_WHERE, device, "each step draws anew, and the host counts them")
-        having = [number for number, one in enumerate(self._parameters) if one.grad is not None]
-        self._compare(optimizer, having, self._refusal(optimizer, given, having))
+        having = [number for number, parameter in enumerate(self._parameters) if parameter.grad is not None]
+        self._compare(optimizer, having, self._refusal(optimizer, arguments, having))
         if self._buckets is None:
             self._begin(having)
         assert self._buckets is not None
@@ -227,11 +228,11 @@ class ReplicaExchange:
         self.step += 1
 
     def _refusal(
-        self, optimizer: torch.optim.Optimizer, given: Sequence[object], having: Sequence[int]
+        self, optimizer: torch.optim.Optimizer, arguments: Sequence[object], having: Sequence[int]
     ) -> BinsgdmError | None:
         """Return why this rank cannot exchange."""
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        if any(one is not None for one in given):
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if any(argument is not None for argument in arguments):
             why = (
                 "step(closure): gradients would be made after the exchange; call backward, and step() without a closure"
             )
@@ -247,7 +248,7 @@ class ReplicaExchange:
             )
         elif not having:
             why = "a step without gradients; call backward before"
-        elif self._buckets is not None and sorted(number for one in self._buckets for number in one) != having:
+        elif self._buckets is not None and sorted(number for bucket in self._buckets for number in bucket) != having:
             why = "other parameters have gradients than in the first step: must be the same in all"
         else:
             return None
@@ -264,24 +265,24 @@ class ReplicaExchange:
         facts = {"step": self.step, "gradients of": list(having), **settings}
         # Whoever has written to parameters, or dropped states, on some ranks alone would let replicas differ.
         is_due = self._comparisons.is_due(self._written(), len(optimizer.state))
-        mine = [refused is not None, consistency.number_of(facts), is_due]
-        seen = [Alike(name="", value=one, group=None) for one in mine]
+        values = [refused is not None, consistency.number_of(facts), is_due]
+        seen = [Alike(name="", value=value, group=None) for value in values]
         device = local(self._parameters[0]).device
         rows = self._transport.run(consistency.check_alike(_WHERE, seen, self._all_that_step, device, "")).tolist()
         if any(row[0] or row[1] != rows[0][1] for row in rows):
             check_same_settings(_WHERE, facts, refused, self._groups.world)
         if any(row[2] for row in rows):
-            self._comparisons.expect()
+            self._comparisons.invalidate()
             self._transport.run(self._comparison(optimizer))
             self._comparisons.compared()
 
     def _written(self) -> list[torch.Tensor]:
         # Operations of a DTensor count on it alone, and what is done to its shard on that alone.
-        return [tensor for one in self._parameters for tensor in (one, local(one))]
+        return [tensor for parameter in self._parameters for tensor in (parameter, local(parameter))]
 
     def _comparison(self, optimizer: torch.optim.Optimizer) -> Protocol:
-        own = [local(one) for one in self._parameters]
-        states = [optimizer.state.get(one, {}) for one in self._parameters]
+        shards = [local(parameter) for parameter in self._parameters]
+        states = [optimizer.state.get(parameter, {}) for parameter in self._parameters]
         kept = {
             (number, name): value
             for number, state in enumerate(states)
@@ -289,14 +290,16 @@ class ReplicaExchange:
             if isinstance(value, torch.Tensor)
         }
         values = {
-            "shards": int(checksum_of(own).item()),
+            "shards": int(checksum_of(shards).item()),
             "state": consistency.number_of(comparable(self.system.common_values())),
             "state of the optimizer": consistency.number_of(checksums(kept)),
         }
-        numbers = [Alike(name=name, value=one, group="inter_node", is_checksum=True) for name, one in values.items()]
+        numbers = [
+            Alike(name=name, value=value, group="inter_node", is_checksum=True) for name, value in values.items()
+        ]
         repair = "no rank has moved: load on all ranks the model and the state that belong together"
         where = f"{_WHERE}: step {self.step}"
-        return (yield from consistency.check_alike(where, numbers, self._all_that_step, own[0].device, repair))
+        return (yield from consistency.check_alike(where, numbers, self._all_that_step, shards[0].device, repair))
 
     def _begin(self, having: Sequence[int]) -> None:
         """Form messages, which are the same on all ranks."""
@@ -311,9 +314,9 @@ class ReplicaExchange:
     def _average(self, index: int, numbers: Sequence[int]) -> None:
         gradients = [local(self._parameters[number].grad) for number in numbers]  # type: ignore[arg-type]
         bucket = GradientBucket(
-            values=torch.cat([one.reshape(-1).to(torch.float32) for one in gradients]),
+            values=torch.cat([gradient.reshape(-1).to(torch.float32) for gradient in gradients]),
             parameters=tuple(numbers),
-            shapes=tuple(tuple(one.shape) for one in gradients),
+            shapes=tuple(tuple(gradient.shape) for gradient in gradients),
         )
         if not bucket.values.numel():
             return

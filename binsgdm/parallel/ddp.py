@@ -103,7 +103,7 @@ def attach(  # noqa: PLR0913
     session = Session(member, scheme, elements)
     if overlap:
         session = OverlappedSession(
-            member, scheme, elements, lambda: all(one.require_backward_grad_sync for one in models)
+            member, scheme, elements, lambda: all(replica.require_backward_grad_sync for replica in models)
         )
     # The averages of slices depend on this layout: a state of another one is refused on loading.
     slices = f"slices for {groups.ranks_per_node} ranks a node of {groups.world_size}, bucket_cap_mb={bucket_cap_mb:g}"
@@ -187,7 +187,9 @@ def take_over(optimizer: OneBitOptimizer, transport: Transport, models: list[Dis
     """Keep the optimizer's gradients local, and note what `detach` has to undo."""
     if is_attached(optimizer):  # anew, with other settings
         _let_go(optimizer, "attach")
-    owner = OwnParameters(optimizer, [one.parameter for one in optimizer.param_states()], transport.abort)
+    owner = OwnParameters(
+        optimizer, [param_state.parameter for param_state in optimizer.param_states()], transport.abort
+    )
     keep_gradients_local(models, owner)
     setattr(optimizer, _ATTACHED, (transport, models, owner))
 
@@ -235,33 +237,34 @@ def _agree(  # noqa: PLR0913, PLR0917
         check()
         check_alone(name)
         return None
+    # Before anything is checked: a rank that refuses must know in which group to say so.
     models, groups = replicated_in(model), None
-    with agreed(name) as given:
-        given.group = group_of(models, group)
+    with agreed(name) as call:
+        call.group = group_of(models, group)
         checked = check()
         parameters = [param_state.parameter for param_state in optimizer.param_states()]
-        given.device = parameters[0].device
+        call.device = parameters[0].device
         check_whole(name, optimizer)
         check_group(name, group, models)
         check_model(name, model, models, optimizer)
         check_gradients(type(optimizer).__name__, parameters)
-        given.settings = dict(settings)
+        call.settings = dict(settings)
         if mesh is not None:
-            grouping.check_mesh(mesh, given.group)
-            if given.group is None and mesh.size() < dist.get_world_size():  # only now is there a group to compare in
+            grouping.check_mesh(mesh, call.group)
+            if call.group is None and mesh.size() < dist.get_world_size():  # only now is there a group to compare in
                 groups = grouping.from_mesh(mesh, timeout=timeout)
-                given.group = groups.world
+                call.group = groups.world
         else:
-            given.settings["ranks_per_node"] = grouping.node_size(ranks_per_node, given.group)
-        given.settings |= settings_to_compare(optimizer)
-    check_same_parameters(name, optimizer, given.group)
+            call.settings["ranks_per_node"] = grouping.node_size(ranks_per_node, call.group)
+        call.settings |= settings_to_compare(optimizer)
+    check_same_parameters(name, optimizer, call.group)
     if groups is None and mesh is not None:
-        groups = grouping.from_mesh(mesh, given.group, timeout)
-    return groups or grouping.make(ranks_per_node, timeout, given.device, given.group), models, checked
+        groups = grouping.from_mesh(mesh, call.group, timeout)
+    return groups or grouping.make(ranks_per_node, timeout, call.device, call.group), models, checked
 
 
 def join_together(name: str, optimizer: BinSGDM, session: Session, slices: str, groups: Groups) -> None:
     """Let the optimizer join a session on all ranks, or on none, where the state of one does not fit."""
-    with agreed(name) as given:
-        given.group, given.device = groups.all_that_step, optimizer.param_groups[0]["params"][0].device
+    with agreed(name) as call:
+        call.group, call.device = groups.all_that_step, optimizer.param_groups[0]["params"][0].device
         optimizer.join(session, slices)

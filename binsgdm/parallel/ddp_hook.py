@@ -93,9 +93,9 @@ def compress_gradients(  # noqa: PLR0913
     models = replicated_in(model)
     members = group_of(models, group)
     ranks = grouping.ranks_of(members)
-    with agreed(_WHERE) as given:
-        given.group = members
-        given.device = next((one.device for one in getattr(model, "parameters", tuple)()), None)
+    with agreed(_WHERE) as call:
+        call.group = members
+        call.device = next((parameter.device for parameter in getattr(model, "parameters", tuple)()), None)
         _check_model(model)
         check_group(_WHERE, group, models)
         check_whole(f"{_WHERE}: seed", seed, low=0, high=2**64 - 1)
@@ -111,7 +111,7 @@ def compress_gradients(  # noqa: PLR0913
             intra_node_dtype=intra_node_dtype,
             **options,
         )
-        given.settings = {
+        call.settings = {
             "system": system,
             "seed": seed,
             "ranks_per_node": local,
@@ -120,12 +120,13 @@ def compress_gradients(  # noqa: PLR0913
             **options,
         }
         if SYSTEMS[system].needs_equal_threads:
-            given.settings["torch.get_num_threads()"] = torch.get_num_threads()
+            call.settings["torch.get_num_threads()"] = torch.get_num_threads()
     used = topology or SYSTEMS[system].default_topology(local)
     # Who goes on with others than a state was saved with does not go on bit for bit.
     saved = {"system": system, "seed": seed, "topology": used, **SYSTEMS[system].options, **options}
-    groups = grouping.make(local, timeout, given.device, members)
+    groups = grouping.make(local, timeout, call.device, members)
     exchange = GradientExchange(model, end, groups, seed=seed, on_sent=on_sent, settings=saved)
+    # Last: DDP takes one hook in its life, and a rank that refused before has none.
     model.register_comm_hook(exchange, exchange_bucket)
     setattr(model, COMPRESSED, exchange)
     return exchange
@@ -211,19 +212,19 @@ _Parts = dict[int, _Arrived]
 
 def _joined(parts: _Parts) -> GradientBucket:
     """Return gradients that came in other buckets of DDP, one after the other."""
-    values = [one.values for one in parts.values()]
+    values = [arrived.values for arrived in parts.values()]
     on_device = streams.of(values[0].device)
     on_device.keep(on_device.current(), *values)
     return GradientBucket(
-        values=torch.cat(values), parameters=tuple(parts), shapes=tuple(one.shape for one in parts.values())
+        values=torch.cat(values), parameters=tuple(parts), shapes=tuple(arrived.shape for arrived in parts.values())
     )
 
 
 def _share_out(parts: _Parts, mean: torch.Tensor) -> None:
     """Hand each parameter's mean to the bucket of DDP that waits for it."""
-    means = torch.split(mean, [one.values.numel() for one in parts.values()])
-    for (parameter, one), part in zip(parts.items(), means, strict=True):
-        one.waiting.take(parameter, part)
+    means = torch.split(mean, [arrived.values.numel() for arrived in parts.values()])
+    for (parameter, arrived), part in zip(parts.items(), means, strict=True):
+        arrived.waiting.take(parameter, part)
 
 
 class _Regrouping:
@@ -246,8 +247,8 @@ class _Regrouping:
         parts = torch.split(bucket.values, bucket.numels)
         for number, part, shape in zip(bucket.parameters, parts, bucket.shapes, strict=True):
             self._arrived[number] = _Arrived(part, shape, waiting, source)  # type: ignore[index]
-        while self._next < len(self._layout) and all(one in self._arrived for one in self._layout[self._next]):
-            yield self._next, {one: self._arrived.pop(one) for one in self._layout[self._next]}
+        while self._next < len(self._layout) and all(number in self._arrived for number in self._layout[self._next]):
+            yield self._next, {number: self._arrived.pop(number) for number in self._layout[self._next]}
             self._next += 1
 
     def check_done(self) -> None:
@@ -258,7 +259,7 @@ class _Regrouping:
 
     def _left(self) -> set[int]:
         """Return the parameters whose gradients have not come."""
-        return {one for numbers in self._layout[self._next :] for one in numbers} - set(self._arrived)
+        return {number for numbers in self._layout[self._next :] for number in numbers} - set(self._arrived)
 
 
 _FOREIGN = f"{_WHERE}: a state whose buckets have other parameters"
@@ -269,22 +270,24 @@ _LOAD_OTHER = (
 
 
 def _in_words(numbers: Iterable[object]) -> str:
-    found = list(numbers)
-    return f"parameter {found[0]}" if len(found) == 1 else f"parameters {listed(found)}"
+    names = list(numbers)
+    return f"parameter {names[0]}" if len(names) == 1 else f"parameters {listed(names)}"
 
 
-def checked_layout(given: object, num_parameters: int) -> Layout:
+def checked_layout(layout: object, num_parameters: int) -> Layout:
     """Return the layout of a state; refuse other types, a parameter twice, or one that the model does not have."""
     where = f"{_WHERE}: layout of the state"
-    if not isinstance(given, list | tuple) or not all(isinstance(one, list | tuple) and one for one in given):
-        raise BinsgdmError(f"{where}: {shown(given)}: must be lists of parameters; load what state_dict() returned")
-    numbers = [number for one in given for number in one]
+    if not isinstance(layout, list | tuple) or not all(
+        isinstance(bucket, list | tuple) and bucket for bucket in layout
+    ):
+        raise BinsgdmError(f"{where}: {shown(layout)}: must be lists of parameters; load what state_dict() returned")
+    numbers = [number for bucket in layout for number in bucket]
     for number in numbers:
         check_whole(where, number, low=0, high=num_parameters - 1)
     if len(set(numbers)) < len(numbers):
         twice = next(number for number in numbers if numbers.count(number) > 1)
         raise BinsgdmError(f"{where}: parameter {twice} twice: each is in one bucket; load what state_dict() returned")
-    return tuple(tuple(one) for one in given)
+    return tuple(tuple(bucket) for bucket in layout)
 
 
 class GradientExchange:
@@ -359,13 +362,13 @@ class GradientExchange:
                 "module anew, compress and load again"
             )
         former: dict[str, Any] = {"layout": None, "settings": self._settings}  # saved neither
-        given = former | dict(state) if isinstance(state, Mapping) else state
-        check_state(_WHERE, given, ("layout", "settings", "step", "system"))
-        check_whole(f"{_WHERE}: step of the state", given["step"], low=1, high=2**32 - 1)
-        layout = None if given["layout"] is None else checked_layout(given["layout"], len(self._numbers))
-        others = self._other_settings(given["settings"])
-        self.system.load_state_dict(given["system"])
-        self.step, self._layout = given["step"], layout
+        saved = former | dict(state) if isinstance(state, Mapping) else state
+        check_state(_WHERE, saved, ("layout", "settings", "step", "system"))
+        check_whole(f"{_WHERE}: step of the state", saved["step"], low=1, high=2**32 - 1)
+        layout = None if saved["layout"] is None else checked_layout(saved["layout"], len(self._numbers))
+        others = self._other_settings(saved["settings"])
+        self.system.load_state_dict(saved["system"])
+        self.step, self._layout = saved["step"], layout
         if others:
             warnings.warn(
                 f"{_WHERE}: a state of {', '.join(others)}: the run goes on, but not bit for bit",
@@ -380,15 +383,15 @@ class GradientExchange:
 
     def _other_settings(self, saved: object) -> list[str]:
         """Return what a state was saved with, where that is not what this exchange was given."""
-        if not isinstance(saved, Mapping) or not all(isinstance(one, str) for one in (*saved, *saved.values())):
+        if not isinstance(saved, Mapping) or not all(isinstance(text, str) for text in (*saved, *saved.values())):
             raise BinsgdmError(f"{_WHERE}: settings of the state: must be texts by name; {REPAIR}")
-        own = self._settings
-        if saved.get("system") != own.get("system"):
+        settings = self._settings
+        if saved.get("system") != settings.get("system"):
             raise BinsgdmError(
                 f"{_WHERE}: a state of system {shown(saved.get('system'))}: must be of "
-                f"{own.get('system')!r}; compress with the system that was saved"
+                f"{settings.get('system')!r}; compress with the system that was saved"
             )
-        others = [name for name in {**own, **saved} if saved.get(name) != own.get(name)]
+        others = [name for name in {**settings, **saved} if saved.get(name) != settings.get(name)]
         return [printable(f"{name}={saved.get(name, 'unknown')}")[:60] for name in others[:5]]
 
     def detach(self) -> None:
@@ -454,7 +457,7 @@ class GradientExchange:
             yield _Item(replace(context, bucket=bucket.index()), partial(_whole, gradients), waiting.finish, {here})
             return
         for index, parts in regrouping.add(gradients, waiting, here):
-            sources = {one.source for one in parts.values()}
+            sources = {arrived.source for arrived in parts.values()}
             yield _Item(replace(context, bucket=index), partial(_joined, parts), partial(_share_out, parts), sources)
 
     def _exchange(self, item: _Item) -> None:

@@ -30,7 +30,7 @@ from binsgdm.comm.groups import Groups, from_mesh
 from binsgdm.comm.transport import Sent, Transport
 from binsgdm.errors import BinsgdmError, shown
 from binsgdm.kernels import Kernels
-from binsgdm.kernels.random import Key, RandomStream
+from binsgdm.kernels.keys import Key, RandomStream
 from binsgdm.optimizers.agreement import bucket_elements, check_optimizer, settings_to_compare
 from binsgdm.optimizers.base import Flag, ParamState
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -68,22 +68,22 @@ def attach_fsdp(
         BinsgdmError: a mesh of another form, a parameter that is not sharded over its second dimension and nothing
             else, or, on all ranks alike, ranks that differ in seed, step or parameters.
     """
-    with agreed(_WHERE) as given:
+    with agreed(_WHERE) as call:
         groups = groups_of(_WHERE, mesh, timeout)
-        given.group = groups.world
+        call.group = groups.world
         check_optimizer(_WHERE, optimizer, BinSGDM)
         check_arguments(_WHERE, timeout=timeout, on_sent=on_sent)
         elements = bucket_elements(_WHERE, bucket_cap_mb)
         parameters = [param_state.parameter for param_state in optimizer.param_states()]
-        given.device = parameters[0].device
+        call.device = parameters[0].device
         check_placements(_WHERE, parameters, groups)
-        given.settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
+        call.settings = {"bucket_cap_mb": bucket_cap_mb, **settings_to_compare(optimizer)}
     copy_first_node(parameters, groups)
     transport = transport_between_nodes(groups, on_sent, "BinSGDM")
     join_together(_WHERE, optimizer, ShardedSession(groups, elements, transport), "", groups)
     take_over(optimizer, transport, [])
     # Or one in its place after a checkpoint.
-    let_step_alone(_WHERE, optimizer, groups, lambda one: isinstance(one, BinSGDM) and is_attached(one))
+    let_step_alone(_WHERE, optimizer, groups, lambda other: isinstance(other, BinSGDM) and is_attached(other))
 
 
 # Copies of a model that is sharded inside a node, whatever they exchange
@@ -122,8 +122,8 @@ def transport_between_nodes(groups: Groups, on_sent: Callable[[Sent], None] | No
 
     To such a flat exchange each node is one rank: FSDP2 has averaged the gradients inside the node already.
     """
-    told = on_sent and (lambda sent: on_sent(sent._replace(group="inter_node")))
-    return Transport(of_same_shard(groups), told, where)
+    note_sent = on_sent and (lambda sent: on_sent(sent._replace(group="inter_node")))
+    return Transport(of_same_shard(groups), note_sent, where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,8 +153,8 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's shard of a DTensor, which shares its memory."""
     assert isinstance(tensor, DTensor)  # check_placements has refused anything else
     with torch.no_grad():
-        own: torch.Tensor = tensor.to_local()
-    return own
+        shard: torch.Tensor = tensor.to_local()
+    return shard
 
 
 def check_placements(where: str, parameters: Sequence[torch.Tensor], groups: Groups) -> None:
@@ -183,16 +183,16 @@ def let_step_alone(
     FSDP2 averages gradients inside a node only, so nodes would go on apart.
     """
     known = weakref.ref(optimizer)
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    own, node = set(map(id, parameters)), _node(groups)
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    exchanged, node = set(map(id, parameters)), _node(groups)
 
     def check(other: torch.optim.Optimizer, *_: object) -> None:
         exchanging = known()
         if takes_part(other) or (exchanging is not None and not takes_part(exchanging)):
             return
-        stepped = [one for group in other.param_groups for one in group["params"]]
-        if any(id(one) in own for one in stepped) or (
-            exchanging is not None and any(_ranks_of_shards(one) == node for one in stepped)
+        stepped = [parameter for group in other.param_groups for parameter in group["params"]]
+        if any(id(parameter) in exchanged for parameter in stepped) or (
+            exchanging is not None and any(_ranks_of_shards(parameter) == node for parameter in stepped)
         ):
             raise BinsgdmError(
                 f"{where}: step() of a {type(other).__name__} on parameters that are exchanged, or are sharded in the "
@@ -208,10 +208,10 @@ def let_step_alone(
 def copy_first_node(parameters: Sequence[torch.Tensor], groups: Groups) -> None:
     """Give every node the shards of the first."""
     for parameter in parameters:
-        own = local(parameter)
+        shard = local(parameter)
         # A rank has an empty shard of a tensor with fewer rows than ranks, and so have the other ranks of its group.
-        if own.numel():
-            dist.broadcast(own, group=groups.inter_node, group_src=0)
+        if shard.numel():
+            dist.broadcast(shard, group=groups.inter_node, group_src=0)
 
 
 def _node(groups: Groups) -> list[int]:
@@ -252,12 +252,14 @@ class ShardedSession(Session):
     def reset(self, param_states: Sequence[ParamState], context: RankContext, kernels: Kernels) -> None:
         """Begin, or start over with other state."""
         self._parameters = [param_state.parameter for param_state in param_states]
-        own = [_local_state(param_state) for param_state in param_states]
-        super().reset(own, shard_context(context, self._whole), kernels)
-        for param_state, one in zip(param_states, self.param_states, strict=True):
+        local_states = [_local_state(param_state) for param_state in param_states]
+        super().reset(local_states, shard_context(context, self._whole), kernels)
+        for param_state, local_state in zip(param_states, self.param_states, strict=True):
             for name in NAMES.values():
                 param_state.state.pop(name, None)
-            param_state.state.update({name: one.state[name] for name in NAMES.values() if name in one.state})
+            param_state.state.update(
+                {name: local_state.state[name] for name in NAMES.values() if name in local_state.state}
+            )
 
     @property
     def all_that_step(self) -> Member:
@@ -268,10 +270,10 @@ class ShardedSession(Session):
         """Exchange every bucket of the shard, agree with all ranks whether the step counts, and apply."""
         for parameter, param_state in zip(self._parameters, self.param_states, strict=True):
             # FSDP2 reallocates and moves its tensors between steps (resharding, CPU offload): views must be taken anew.
-            own = param_state.parameter
-            own.data = local(parameter)
-            own.requires_grad_(parameter.requires_grad)
-            own.grad = None if parameter.grad is None else local(parameter.grad)
+            shard = param_state.parameter
+            shard.data = local(parameter)
+            shard.requires_grad_(parameter.requires_grad)
+            shard.grad = None if parameter.grad is None else local(parameter.grad)
         has_moved = yield from super().step_protocol(step, skip=skip, refused=refused)
         for param_state in self.param_states:
             param_state.parameter.grad = None  # or zero_grad could not free it

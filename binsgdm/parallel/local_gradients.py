@@ -80,18 +80,18 @@ class LocalGradients:
     Attributes:
         group: among whose ranks DDP averages the others.
         owners: what optimizers have of the model.
-        own: the parameters of all of them, whose gradients stay local.
+        kept_local: the parameters of all of them, whose gradients stay local.
     """
 
     def __init__(self, model: DistributedDataParallel) -> None:
         self.model, self.group = ref(model), model.process_group
         self.owners: list[OwnParameters] = []
-        self.own: set[torch.Tensor] = set()
+        self.kept_local: set[torch.Tensor] = set()
 
     def take(self, *owners: OwnParameters) -> None:
         """Let these be all."""
         self.owners = list(owners)
-        self.own = {parameter for owner in owners for parameter in owner.parameters}
+        self.kept_local = {parameter for owner in owners for parameter in owner.parameters}
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         # A copied or unpickled DDP model makes a reducer without a hook, so it averages all gradients, as any model
@@ -122,7 +122,7 @@ def average_again(models: Iterable[DistributedDataParallel], owner: OwnParameter
     for model in models:
         state: LocalGradients | None = getattr(model, LOCAL, None)
         if state is not None:
-            state.take(*(one for one in state.owners if one is not owner))
+            state.take(*(other for other in state.owners if other is not owner))
 
 
 def average_foreign(
@@ -142,12 +142,12 @@ def average_foreign(
             "must be dense; use a dense layer, such as Embedding(sparse=False)"
         )
     pairs = zip(bucket.parameters(), bucket.gradients(), strict=True)
-    foreign = [gradient for parameter, gradient in pairs if parameter not in state.own]
+    foreign = [gradient for parameter, gradient in pairs if parameter not in state.kept_local]
     if not foreign:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer())
         return future
-    if not state.own:
+    if not state.kept_local:
         return allreduce_hook(state.group, bucket)
     # Divided before the sum, as DDP does, so that a sum of large gradients does not overflow.
     flat = torch.cat([gradient.reshape(-1) for gradient in foreign]) / state.group.size()

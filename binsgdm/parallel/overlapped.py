@@ -265,7 +265,7 @@ class _OverlappedStep:
     def _gradients(self) -> list[tuple[torch.Tensor | None, int]]:
         """Return the gradients that were sent, as objects, with how often each was written to."""
         gradients = [parameter.grad for parameter in self._parameters.values()]
-        return [(one, -1 if one is None else one._version) for one in gradients]
+        return [(gradient, -1 if gradient is None else gradient._version) for gradient in gradients]
 
     def check_unchanged(self) -> None:
         """Refuse gradients that were written to or replaced since backward."""

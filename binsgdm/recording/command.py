@@ -101,22 +101,24 @@ def record(
         raise BinsgdmError(f"{output}: exists: name another file with -o, or replace it with --force")
     if not output.parent.is_dir():
         raise BinsgdmError(f"{output}: no folder {str(output.parent)!r}: make it, or name another file with -o")
+    # Every process group is a list of its ranks, which this one process makes for all.
     if max(nodes) * ranks_per_node > MOST_RANKS:
         raise BinsgdmError(
             f"--nodes {max(nodes)} --ranks-per-node {ranks_per_node}: at most {MOST_RANKS} ranks: record fewer nodes, "
             "and simulate more"
         )
     script = script_of(words)
+    # Looked for and not imported: this process needs none of it, and it takes seconds.
     if importlib.util.find_spec("torch") is None:
         raise BinsgdmError(f"record: needs torch: {INSTALL_TORCH}")
-    found, statuses = [], []
+    recordings, statuses = [], []
     for number in nodes:
         click.echo(f"recording as rank 0 of {number} nodes", err=True)
-        one, status = _recorded({**script, **chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
-        found.append(one)
+        recording, status = _recorded({**script, **chosen, "num_nodes": number, "ranks_per_node": ranks_per_node})
+        recordings.append(recording)
         statuses.append(status)
-    tape.write(output, found, command=" ".join([script["script"], *script["arguments"]]))
-    click.echo(f"{output}: {tape.summary(found)}")
+    tape.write(output, recordings, command=" ".join([script["script"], *script["arguments"]]))
+    click.echo(f"{output}: {tape.summary(recordings)}")
     if failed := next(filter(None, statuses), 0):
         click.echo(
             f"simnet: {script['script']}: {_how_it_ended(failed)} after its recorded steps: {output} is "
@@ -135,29 +137,32 @@ def _recorded(settings: dict[str, Any]) -> tuple[dict[str, Any], int]:
     with tempfile.TemporaryDirectory(prefix="simnet-record-") as folder:
         path, steps = Path(folder) / "found.json", Path(folder) / "steps"
         asked = settings["warm_up"] + settings["steps"]
-        given = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
-        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", given]
+        arguments = json.dumps(settings | {"found": str(path), "steps_done": str(steps)})
+        command = [sys.executable, "-m", "binsgdm.recording.isolated_process", arguments]
+        # Shown by this process: what the script prints is its own, and torch may be silent for minutes.
         with _progress(steps, asked):
             # What the script prints is not our result.
             output = subprocess.DEVNULL if sys.stderr is None else sys.stderr
             ended = subprocess.run(command, stdout=output, env=_environment(), check=False)
+        # As a shell says it: Python gives a signal as a negative number.
         status = ended.returncode if ended.returncode >= 0 else SIGNALLED - ended.returncode
         if not path.exists():
             done = _num_steps(steps)
             why = "before a step was recorded: correct what the script does there"
             if done > settings["warm_up"]:
                 why = f"after {done} of {asked} steps, and takes the recorded ones along: ask for fewer --steps"
+            # SIGKILL is what Linux sends to a process that has taken all memory.
             memory = ", or let it need less memory (--fake)" if status == SIGNALLED + signal.SIGKILL else ""
             raise BinsgdmError(f"{settings['script']}: its process {_how_it_ended(status)} {why}{memory}")
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if "mistake" in found:
-        raise BinsgdmError(found["mistake"])
-    return found, status
+        recording: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if "mistake" in recording:
+        raise BinsgdmError(recording["mistake"])
+    return recording, status
 
 
 def _how_it_ended(status: int) -> str:
     """Say it in words: "ended with 3", "was killed by SIGKILL"."""
-    if status > SIGNALLED and status - SIGNALLED in {one.value for one in signal.Signals}:
+    if status > SIGNALLED and status - SIGNALLED in {known.value for known in signal.Signals}:
         return f"was killed by {signal.Signals(status - SIGNALLED).name}"
     return f"ended with {status}"
 
@@ -212,11 +217,12 @@ def script_of(words: Sequence[str]) -> dict[str, Any]:
     is_python = Path(rest[0]).name.startswith("python") if rest else False
     if is_python:
         rest = rest[1:]
-        while rest and rest[0] in ("-u", "-O", "-B"):
+        while rest and rest[0] in ("-u", "-O", "-B"):  # options of Python that change nothing of a step
             rest = rest[1:]
     is_module = len(rest) > 1 and rest[0] == "-m"
     if is_module:
         rest = rest[1:]
+    # What a launcher starts would be recorded once a rank, each as rank 0 of a world of its own.
     if rest and (rest[0] in LAUNCHER_MODULES if is_module else Path(rest[0]).name in LAUNCHERS):
         started = next((index for index, word in enumerate(rest) if word.endswith(".py")), None)
         repair = "train.py" if started is None else " ".join(rest[started:])

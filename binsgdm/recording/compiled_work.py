@@ -59,6 +59,7 @@ def compiled_work(build: Callable[[], Task], forward_in: AbstractContextManager[
         task = build()
         joint = _joint_graph(task, forward_in)
         with V.set_fake_mode(mode):
+            # As torch.compile does before it cuts the graph in two: what is folded here is never moved.
             joint_graph_passes(joint)
         forward, backward = min_cut_rematerialization_partition(joint, _inputs(joint), num_fwd_outputs=1)
         return CompiledWork(
@@ -71,7 +72,7 @@ def compiled_work(build: Callable[[], Task], forward_in: AbstractContextManager[
 def _joint_graph(task: Task, forward_in: AbstractContextManager[Any] | None) -> GraphModule:
     """Trace forward and backward."""
     module = task.module
-    trained = {name: one for name, one in module.named_parameters() if one.requires_grad}
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
 
     def loss_of(*parameters: Tensor) -> tuple[Tensor]:
         named = dict(zip(trained, parameters, strict=True))
@@ -107,13 +108,13 @@ def _bytes_but_products(graph: GraphModule, mode: FakeTensorMode, *, is_backward
     lowering = GraphLowering(graph, example_inputs=_inputs(graph), is_backward=is_backward, is_inference=False)
     with V.set_graph_handler(lowering), V.set_fake_mode(mode), V.set_debug_handler(DebugContext()):
         lowering.run(*_inputs(graph))
-        lowering._update_scheduler()
+        lowering._update_scheduler()  # which fuses: without it every operator would write its result
         moved = 0.0
-        for one in lowering.scheduler.nodes:
-            operator = getattr(one.node, "op_overload", None)  # that fused ones have none of
+        for kernel in lowering.scheduler.nodes:
+            operator = getattr(kernel.node, "op_overload", None)  # that fused ones have none of
             # Some only name one of the results of another.
-            if not isinstance(one.node, ir.MultiOutput) and (operator is None or not is_product(operator)):
-                moved += one.get_read_write_buffers_sizes()
+            if not isinstance(kernel.node, ir.MultiOutput) and (operator is None or not is_product(operator)):
+                moved += kernel.get_read_write_buffers_sizes()
         return moved
 
 
@@ -121,5 +122,6 @@ def _kept_bytes(forward: GraphModule) -> int:
     """Return the bytes of what forward computes and backward takes: what all its outputs but the loss are views of."""
     (output,) = (node for node in forward.graph.nodes if node.op == "output")
     values = [node.meta.get("val") for node in output.args[0][1:] if isinstance(node, Node)]
-    kept = {storage_of(one): one.untyped_storage().nbytes() for one in values if isinstance(one, Tensor)}
-    return sum(kept[one] for one in kept.keys() - {*map(storage_of, _inputs(forward))})
+    kept = {storage_of(value): value.untyped_storage().nbytes() for value in values if isinstance(value, Tensor)}
+    # What was given to forward is there anyway, whoever needs it later.
+    return sum(kept[storage] for storage in kept.keys() - {*map(storage_of, _inputs(forward))})

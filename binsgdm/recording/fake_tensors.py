@@ -33,36 +33,30 @@ _TRACES = "_are_we_tracing"
 Hook = Callable[[Any, Any], "torch.futures.Future[Any]"]
 
 
-class FakeBucket:
+class _FakeBucket:
     """What a hook asks of `dist.GradBucket`."""
 
     def __init__(self, index: int, parameters: list[nn.Parameter], *, is_last: bool) -> None:
         self._index, self._parameters, self._is_last = index, parameters, is_last
-        self._buffer = torch.cat([_gradient(one).reshape(-1) for one in parameters])
+        self._buffer = torch.cat([_gradient(parameter).reshape(-1) for parameter in parameters])
 
     def index(self) -> int:
-        """Return its number."""
         return self._index
 
     def buffer(self) -> Tensor:
-        """Return its gradients in one tensor (N)."""
         return self._buffer
 
     def set_buffer(self, buffer: Tensor) -> None:
-        """Take another tensor in its place."""
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
-        """Return views of its gradients."""
-        parts = torch.split(self._buffer, [one.numel() for one in self._parameters])
-        return [part.view(one.shape) for part, one in zip(parts, self._parameters, strict=True)]
+        parts = torch.split(self._buffer, [parameter.numel() for parameter in self._parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self._parameters, strict=True)]
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return its parameters."""
         return self._parameters
 
     def is_last(self) -> bool:
-        """Tell whether no other bucket follows."""
         return self._is_last
 
 
@@ -79,33 +73,34 @@ class FakeDdp(nn.Module):
 
     Args:
         module: to wrap.
-        given: arguments of DDP, of which the group and the bucket's size matter.
+        options: arguments of DDP, of which the group and the bucket's size matter.
     """
 
-    def __init__(self, module: nn.Module, *_: Any, **given: Any) -> None:
+    def __init__(self, module: nn.Module, *_: Any, **options: Any) -> None:
         super().__init__()
         self.module = module
-        self.process_group = given.get("process_group") or dist.group.WORLD
-        cap_mb = given.get("bucket_cap_mb")
+        self.process_group = options.get("process_group") or dist.group.WORLD
+        cap_mb = options.get("bucket_cap_mb")
         cap = int((cap_mb or DEFAULT_CAP_MB) * 2**20)
+        # Unless a size is asked for, DDP's first bucket is small, so that sending begins early.
         self._caps = [cap if cap_mb else FIRST_BUCKET_BYTES, cap]
         self.require_backward_grad_sync = True
         self._hook: Hook = _mean
         self._state: object = None
-        self._trained = [one for one in module.parameters() if one.requires_grad]
+        self._trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._order: list[nn.Parameter] = []  # in which gradients were ready in this backward
         self._buckets: list[list[nn.Parameter]] = [self._trained]
-        self._futures: list[tuple[FakeBucket, Any]] = []
+        self._futures: list[tuple[_FakeBucket, Any]] = []
         self._num_steps = 0
-        for one in self._trained:
-            one.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
+        for parameter in self._trained:
+            parameter.register_post_accumulate_grad_hook(self._on_gradient)  # type: ignore[no-untyped-call]
         # As DDP does, ranks start from the parameters of rank 0.
-        for one in module.state_dict().values():
-            dist.broadcast(one, 0, group=self.process_group)
+        for tensor in module.state_dict().values():
+            dist.broadcast(tensor, 0, group=self.process_group)
 
-    def forward(self, *given: Any, **named: Any) -> Any:
+    def forward(self, *inputs: Any, **named: Any) -> Any:
         """Run the module."""
-        return self.module(*given, **named)
+        return self.module(*inputs, **named)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -126,31 +121,32 @@ class FakeDdp(nn.Module):
         if not self._order:
             torch.autograd.Variable._execution_engine.queue_callback(self._finish)
         self._order.append(parameter)
-        ready = {id(one) for one in self._order}
+        ready = {id(done) for done in self._order}
         # Buckets leave in order, each when all of its gradients are there.
         while len(self._futures) < len(self._buckets):
             number = len(self._futures)
-            if not all(id(one) in ready for one in self._buckets[number]):
+            if not all(id(needed) in ready for needed in self._buckets[number]):
                 return
-            bucket = FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
+            bucket = _FakeBucket(number, self._buckets[number], is_last=number == len(self._buckets) - 1)
             self._futures.append((bucket, self._hook(self._state or self.process_group, bucket)))
 
     def _finish(self) -> None:
         """Wait for all buckets, and copy them back, as DDP's reducer does at the end of backward."""
         for bucket, future in self._futures:
-            found = future.wait()
-            bucket.set_buffer(found[0] if isinstance(found, list) else found)
+            reduced = future.wait()
+            bucket.set_buffer(reduced[0] if isinstance(reduced, list) else reduced)
             for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True):
                 _gradient(parameter).copy_(gradient)
+        # The order is known from now on; DDP, too, cuts once, after its first backward.
         if not self._num_steps:
             cut = dist._compute_bucket_assignment_by_size  # type: ignore[attr-defined]
-            sizes = cut([one.detach() for one in self._order], self._caps)[0]
+            sizes = cut([parameter.detach() for parameter in self._order], self._caps)[0]
             self._buckets = [[self._order[index] for index in bucket] for bucket in sizes]
         self._num_steps += 1
         self._order, self._futures = [], []
 
 
-def _mean(group: Any, bucket: FakeBucket) -> Any:
+def _mean(group: Any, bucket: _FakeBucket) -> Any:
     """Average as DDP does without a hook: the division comes first."""
     buffer = bucket.buffer().div_(group.size())
     return dist.all_reduce(buffer, group=group, async_op=True).get_future()
@@ -158,7 +154,7 @@ def _mean(group: Any, bucket: FakeBucket) -> Any:
 
 _READS: dict[str, Callable[[torch.Tensor], Any]] = {
     "item": lambda tensor: 0.0 if tensor.is_floating_point() else 0,
-    "tolist": lambda tensor: torch.Tensor.item(tensor) if not tensor.dim() else [one.tolist() for one in tensor],
+    "tolist": lambda tensor: torch.Tensor.item(tensor) if not tensor.dim() else [row.tolist() for row in tensor],
     "__bool__": lambda _: False,  # which ends loops that wait for a value
     "__float__": lambda _: 0.0,
     "__int__": lambda _: 0,
@@ -184,9 +180,9 @@ def _known(name: str, zero: Callable[[torch.Tensor], Any], places: list[str]) ->
 
     def value(self: torch.Tensor) -> Any:
         try:
-            return read(self)
+            return read(self)  # a constant has a value also there
         except (DataDependentOutputException, NotImplementedError):
-            reader = sys._getframe(1)
+            reader = sys._getframe(1)  # the script's line, which has to be named
             place = f"{Path(reader.f_code.co_filename).name}:{reader.f_lineno}"
             if place not in places:
                 places.append(place)
@@ -220,6 +216,7 @@ def fake_tensors() -> Iterator[None]:
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(GroupedProducts())  # type: ignore[no-untyped-call]
         stack.enter_context(zeros_for_values())
+        # Under both names: scripts import it from either.
         for home in (parallel, parallel.distributed):
             stack.enter_context(patch.object(home, "DistributedDataParallel", FakeDdp))
         stack.enter_context(patch.object(nn.Module, "_apply", _with_new_parameters))
@@ -269,12 +266,12 @@ def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], re
     """Convert a module, as `module.to(dtype)` asks for; torch changes parameters in place, which fake ones refuse."""
     new: dict[int, nn.Parameter] = {}  # of a parameter that two modules share
     for module in self.modules() if recurse else (self,):
-        for name, one in module._parameters.items():
-            if one is not None:
-                if id(one) not in new:
+        for name, parameter in module._parameters.items():
+            if parameter is not None:
+                if id(parameter) not in new:
                     with torch.no_grad():
-                        new[id(one)] = nn.Parameter(change(one), one.requires_grad)
-                module._parameters[name] = new[id(one)]
+                        new[id(parameter)] = nn.Parameter(change(parameter), parameter.requires_grad)
+                module._parameters[name] = new[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None:
                 module._buffers[name] = change(buffer)
@@ -283,8 +280,8 @@ def _with_new_parameters(self: nn.Module, change: Callable[[Tensor], Tensor], re
 
 def _on_real_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def with_memory(*given: Any, **named: Any) -> Any:
+    def with_memory(*arguments: Any, **named: Any) -> Any:
         with _disable_current_modes():
-            return function(*given, **named)
+            return function(*arguments, **named)
 
     return with_memory

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 from binsgdm.errors import BinsgdmError
+from binsgdm.files import write_file
 from binsgdm.recording.recording import Recording, RecordingIsDone, usual_settings
 from binsgdm.recording.single_process_world import World
 
@@ -33,20 +34,20 @@ def main(settings: dict[str, Any]) -> int:
     Returns:
         The exit code: that of the script, if a step was recorded.
     """
-    found = Path(settings["found"])
+    output = Path(settings["found"])
     try:
-        return _ScriptRun(settings, found).status()
+        return _ScriptRun(settings, output).status()
     except BinsgdmError as error:
-        if not found.exists():
-            found.write_text(json.dumps({"mistake": str(error)}), encoding="utf-8")
+        if not output.exists():
+            output.write_text(json.dumps({"mistake": str(error)}), encoding="utf-8")
         return MISTAKE
 
 
 class _ScriptRun:
     """The run of a script that is recorded."""
 
-    def __init__(self, settings: dict[str, Any], found: Path) -> None:
-        self._settings, self._found = settings, found
+    def __init__(self, settings: dict[str, Any], output: Path) -> None:
+        self._settings, self._output = settings, output
         world = World(num_nodes=settings["num_nodes"], ranks_per_node=settings["ranks_per_node"])
         chosen = {key: settings[key] for key in ("steps", "warm_up", "runs_on", "compute", "device", "fake")}
         self._recording = Recording(
@@ -62,7 +63,7 @@ class _ScriptRun:
         """Run the script, write the recording, and return the script's exit code."""
         with self._recording.running(), self._written_before_leaving():
             status, how = self._ended()
-        if not self._found.exists():
+        if not self._output.exists():
             if how and not self._recording.num_recorded:
                 raise BinsgdmError(f"{self._settings['script']}: {how}; correct it")
             self._write()
@@ -73,9 +74,11 @@ class _ScriptRun:
         status = 0
         try:
             run_script(self._settings["script"], self._settings["arguments"], is_module=self._settings["is_module"])
+        # All that was asked for is recorded, and the script did nothing wrong.
         except RecordingIsDone:
             pass
         except SystemExit as end:
+            # As Python ends itself: a text goes to stderr and means 1, and the system keeps one byte of a number.
             status = (end.code or 0) & 0xFF if end.code is None or isinstance(end.code, int) else 1
             if isinstance(end.code, str):
                 sys.stderr.write(f"{end.code}\n")
@@ -115,7 +118,7 @@ class _ScriptRun:
 
         def write_and_leave(status: int) -> NoReturn:
             is_own = os.getpid() == process  # and no worker that was forked
-            if is_own and self._recording.num_recorded and not self._found.exists():
+            if is_own and self._recording.num_recorded and not self._output.exists():
                 self._write()
             leave(status)
 
@@ -124,6 +127,7 @@ class _ScriptRun:
 
         before = signal.signal(signal.SIGTERM, end)
         try:
+            # Scripts leave so where threads of theirs would hold up Python's own end.
             with patch.object(os, "_exit", write_and_leave):
                 yield
         finally:
@@ -132,12 +136,10 @@ class _ScriptRun:
     def _write(self) -> None:
         """Write the recording, or why there is none, whole or not at all."""
         try:
-            content = self._recording.found()
+            content = self._recording.content()
         except BinsgdmError as error:
             content = {"mistake": str(error)}
-        partial = self._found.with_suffix(".partial")
-        partial.write_text(json.dumps(content), encoding="utf-8")
-        partial.replace(self._found)
+        write_file(self._output, json.dumps(content))
 
 
 def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False) -> None:
@@ -146,10 +148,10 @@ def run_script(script: str, arguments: Sequence[str], *, is_module: bool = False
     sys.argv = [script, *arguments]
     try:
         if is_module:
-            sys.path.insert(0, "")
+            sys.path.insert(0, "")  # as `python -m` does
             runpy.run_module(script, run_name="__main__", alter_sys=True)
         else:
-            sys.path.insert(0, str(Path(script).resolve().parent))
+            sys.path.insert(0, str(Path(script).resolve().parent))  # as `python script.py` does
             runpy.run_path(script, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = before

@@ -78,10 +78,11 @@ def find(source: str, options: ModelOptions) -> FoundModel:
     """
     home, _, name = source.partition(":")
     libraries = {**_IMAGE_LIBRARIES, "transformers": _of_config}
+    # A path may hold a colon, as on Windows, or none: a config is known by its end.
     if home not in libraries and (source.endswith(".json") or Path(source, "config.json").is_file()):
         home, name = "transformers", source
     if not name or home not in libraries:
-        return _own(source, home, name, options) if name else _shipped(source, options)
+        return _of_function(source, home, name, options) if name else _shipped(source, options)
     if importlib.util.find_spec(home) is None:
         repair = (
             INSTALL_MODELS if home == "transformers" else f"pip install {home} (of the version that goes with torch)"
@@ -93,10 +94,10 @@ def find(source: str, options: ModelOptions) -> FoundModel:
 def build(name: str, batch: int, device: torch.device, dtype: torch.dtype = torch.float32) -> Task:
     """Build the model of a text with its batch, from a fixed seed and therefore the same on all ranks."""
     try:
-        found = find(name, ModelOptions(batch))
+        model = find(name, ModelOptions(batch))
         torch.manual_seed(SEED)
         with torch.device(device):
-            task = found.build()
+            task = model.build()
     except BinsgdmError as error:
         raise BinsgdmError(f"--model {error}") from error
     return in_dtype(replace(task, module=task.module.to(device)), dtype)
@@ -112,14 +113,17 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
         return FoundModel(
             size.title, lambda: size.task(options.batch, options.length), origin=size.source, takes=("length",)
         )
-    definitions = {one.name: one for one in (*WITH_GRADIENTS, *COUNTED, _SQUAD)}
+    definitions = {definition.name: definition for definition in (*WITH_GRADIENTS, *COUNTED, _SQUAD)}
     if name in definitions:
-        found = definitions[name]
-        if missing := what_is_missing(found):
-            raise BinsgdmError(f"{name}: needs {found.library}: {missing}")
-        return FoundModel(found.title, lambda: found.build(options.batch), found.library, found.expression)
+        definition = definitions[name]
+        if missing := what_is_missing(definition):
+            raise BinsgdmError(f"{name}: needs {definition.library}: {missing}")
+        return FoundModel(
+            definition.title, lambda: definition.build(options.batch), definition.library, definition.expression
+        )
     known = [*definitions, *LLAMAS, "unet", *NAMES]
     for library, find_it in _IMAGE_LIBRARIES.items():
+        # A plain name is one of an installed library, where none that is shipped has it.
         if importlib.util.find_spec(library) is not None:
             names = _names_in(library)
             if name in names:
@@ -136,12 +140,12 @@ def _shipped(name: str, options: ModelOptions) -> FoundModel:
 # The user's own function
 
 
-def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:
+def _of_function(source: str, home: str, name: str, options: ModelOptions) -> FoundModel:
     """Return the model of a function of the user, which takes the batch or nothing."""
     function = imported_function(source, home, name)
     takes_batch = any(
-        one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        for one in inspect.signature(function).parameters.values()
+        parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+        for parameter in inspect.signature(function).parameters.values()
     )
 
     def build() -> Task:
@@ -156,6 +160,7 @@ def _own(source: str, home: str, name: str, options: ModelOptions) -> FoundModel
 
 def imported_function(source: str, home: str, name: str) -> Callable[..., Any]:
     """Return the function `name` of the module `home`; messages call it `source`."""
+    # As `python` has it; in the path of an installed command the working directory is missing.
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(home)
@@ -165,15 +170,15 @@ def imported_function(source: str, home: str, name: str) -> Callable[..., Any]:
         raise BinsgdmError(f"{source}: no module {home!r}: run where it can be imported, or set PYTHONPATH") from error
     finally:
         sys.path.pop(0)
-    found = getattr(module, name, None)
-    if not callable(found):
-        functions = {key: one for key, one in vars(module).items() if inspect.isfunction(one)}
-        known = [key for key, one in functions.items() if one.__module__ == module.__name__]
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = {key: member for key, member in vars(module).items() if inspect.isfunction(member)}
+        known = [key for key, function in functions.items() if function.__module__ == module.__name__]
         hint = f"; it has {', '.join(sorted(known)[:5])}" if known else "; name one that returns (module, inputs)"
         if near := get_close_matches(name, known, n=1):
             hint = f"; did you mean {near[0]!r}?"
         raise BinsgdmError(f"{source}: {home} has no function {name!r}{hint}")
-    return found  # type: ignore[no-any-return]
+    return function  # type: ignore[no-any-return]
 
 
 def as_task(made: Any) -> Task:
@@ -192,14 +197,14 @@ def as_task(made: Any) -> Task:
 
 def mean_of_output(output: Any) -> Tensor:
     """Return the loss that a library computes, else the mean of what a module returns."""
-    found = getattr(output, "loss", None)
-    if isinstance(found, Tensor):
-        return found
-    tensors = [one for one in torch.utils._pytree.tree_leaves(output) if isinstance(one, Tensor)]
-    numbers = [one for one in tensors if one.is_floating_point()]
+    loss = getattr(output, "loss", None)
+    if isinstance(loss, Tensor):
+        return loss
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(output) if isinstance(leaf, Tensor)]
+    numbers = [tensor for tensor in tensors if tensor.is_floating_point()]
     if not numbers:
         raise BinsgdmError(f"the module returns {type(output).__name__}, no tensor: return (module, inputs, loss)")
-    return torch.stack([one.float().mean() for one in numbers]).sum()
+    return torch.stack([number.float().mean() for number in numbers]).sum()
 
 
 # Libraries of images
@@ -237,8 +242,8 @@ def _imported(library: str) -> Any:
 
 
 def _names_in(library: str) -> list[str]:
-    found = _imported("torchvision").models if library == "torchvision" else _imported(library)
-    return found.list_models()  # type: ignore[no-any-return]
+    home = _imported("torchvision").models if library == "torchvision" else _imported(library)
+    return home.list_models()  # type: ignore[no-any-return]
 
 
 def _torchvision(name: str, options: ModelOptions) -> FoundModel:
@@ -251,7 +256,9 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
 
     def build() -> Task:
         known = inspect.signature(models.get_model_builder(name)).parameters
+        # Detection and segmentation would download the weights of a backbone.
         settings: dict[str, Any] = {"weights_backbone": None} if "weights_backbone" in known else {}
+        # Embeddings of positions have the size of the image, where convolutions take any.
         if options.side and name.startswith("vit_"):
             settings["image_size"] = side
         return _of_images(models.get_model(name, weights=None, **settings), options.batch, side)
@@ -261,6 +268,7 @@ def _torchvision(name: str, options: ModelOptions) -> FoundModel:
 
 def _timm(name: str, options: ModelOptions) -> FoundModel:
     _check_known("timm", name)
+    # Likewise.
     has_fixed_side = name.startswith(("vit_", "deit", "beit", "swin", "mixer"))
 
     def build() -> Task:
@@ -299,7 +307,7 @@ _PAIR = "ForConditionalGeneration"
 def _of_config(name: str, options: ModelOptions) -> FoundModel:
     """Return the model of `config.json`, of a folder that holds one, or of `LlamaConfig:config.json` without a type."""
     library = _imported("transformers")
-    given_class, _, place = name.rpartition(":")
+    class_name, _, place = name.rpartition(":")
     path = Path(place, "config.json") if Path(place).is_dir() else Path(place)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -308,12 +316,12 @@ def _of_config(name: str, options: ModelOptions) -> FoundModel:
     if not isinstance(data, dict):
         raise BinsgdmError(f"{path}: a {type(data).__name__}: must be the config.json of a model")
     kind, architectures = data.pop("model_type", ""), data.pop("architectures", None) or []
-    config_class = _config_class(library, given_class, kind, name)
+    config_class = _config_class(library, class_name, kind, name)
     model_class = _model_class(library, architectures[0] if architectures else "", config_class, name)
 
     def build() -> Task:
         config = config_class(**data)
-        config.use_cache = False
+        config.use_cache = False  # keys and values are kept for generation alone
         module = model_class(config)
         module.forward = _of_whole_sequences(module.forward)
         return as_task((module, _inputs(module, *options)))
@@ -338,22 +346,22 @@ def _of_whole_sequences(forward: Callable[..., Any]) -> Callable[..., Any]:
         return forward
 
     @functools.wraps(forward)
-    def run(*given: Any, **named: Any) -> Any:
+    def run(*inputs: Any, **named: Any) -> Any:
         with patch.multiple(masking, find_packed_sequence_indices=lambda _: None):
-            return forward(*given, **named)
+            return forward(*inputs, **named)
 
     return run
 
 
-def _config_class(library: Any, given: str, kind: str, name: str) -> Any:
+def _config_class(library: Any, class_name: str, kind: str, name: str) -> Any:
     try:
-        return getattr(library, given) if given else type(library.AutoConfig.for_model(kind))
+        return getattr(library, class_name) if class_name else type(library.AutoConfig.for_model(kind))
     except (AttributeError, ValueError) as error:
-        known = [one for one in dir(library) if one.endswith("Config")]
-        near = get_close_matches(given, known, n=1) if given else []
+        known = [attribute for attribute in dir(library) if attribute.endswith("Config")]
+        near = get_close_matches(class_name, known, n=1) if class_name else []
         hint = f"; did you mean {near[0]!r}" if near else ""
         raise BinsgdmError(
-            f"{name}: {given or kind or 'no model_type'}: no config class of transformers{hint}: write "
+            f"{name}: {class_name or kind or 'no model_type'}: no config class of transformers{hint}: write "
             "transformers:LlamaConfig:config.json with the class of yours"
         ) from error
 
@@ -365,8 +373,8 @@ def _model_class(library: Any, architecture: str, config_class: Any, name: str) 
         sorted(HEADS, key=lambda head: head != _PAIR) if getattr(config_class, "is_encoder_decoder", False) else HEADS
     )
     for wanted in [architecture] if architecture else [f"{stem}{head}" for head in heads]:
-        if (found := getattr(library, wanted, None)) is not None:
-            return found
+        if (model_class := getattr(library, wanted, None)) is not None:
+            return model_class
     raise BinsgdmError(
         f"{name}: {architecture or stem}: no model class of transformers with a loss: name one as architectures in the "
         "config, or write module:function"
@@ -393,6 +401,7 @@ def _inputs(module: Any, batch: int, length: int | None, side: int | None = None
             f"{head}: takes {module.main_input_name!r}, which has no batch here; write module:function that returns "
             "(module, inputs)"
         )
+    # As Llama's configs name it, and GPT-2's.
     longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or LONGEST
     tokens = torch.randint(config.get_text_config().vocab_size, (batch, length or min(LONGEST, longest)))
     decoded = {"decoder_input_ids": tokens} if getattr(config, "is_encoder_decoder", False) else {}
@@ -427,6 +436,8 @@ class Definition:
         input: one sample, in words.
         make: returns the module; with transformers' attention, fused ("sdpa") or with the whole score matrix ("eager").
         task: returns the module with a batch of so many samples, on the current default device.
+        batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
+        is_convolutional: tensor cores are faster with its channels last.
     """
 
     name: str
@@ -436,28 +447,13 @@ class Definition:
     input: str
     make: Callable[[Attention], nn.Module]
     task: Callable[[nn.Module, int], Task]
+    batches: tuple[int, ...] = ()
+    is_convolutional: bool = False
 
     def build(self, samples: int, attention: Attention = "sdpa") -> Task:
         """Build the module with a batch, from a fixed seed, on the current default device."""
         torch.manual_seed(SEED)
         return self.task(self.make(attention), samples)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShippedModel:
-    """The model of a shipped workload.
-
-    Attributes:
-        workload: its name.
-        definition: of the model.
-        batches: samples a GPU that are measured, the smallest first: those of the workload and its compute rows.
-        is_convolutional: tensor cores are faster with its channels last.
-    """
-
-    workload: str
-    definition: Definition
-    batches: tuple[int, ...]
-    is_convolutional: bool = False
 
 
 def what_is_missing(definition: Definition) -> str:
@@ -566,16 +562,13 @@ WITH_GRADIENTS = (
 COUNTED = (_image_classifier("vit_l_16", "ViT-L/16"), _T5)
 """Those of which `simnet model` has made a workload."""
 
-SHIPPED = tuple(
-    ShippedModel(workload=one.name, definition=one, batches=batches, is_convolutional=one in (_RESNET50, _VGG16))
-    for one, batches in (
-        (_BERT, (16, 64, 256)),
-        (_BERT_LARGE, (8, 32, 128)),
-        (_GPT2, (4, 8, 32)),
-        (_RESNET50, (32, 64, 256)),
-        (_VGG16, (16, 64, 256)),
-        (_VIT, (32, 64, 256)),
-        (_SQUAD, (8, 16, 80)),
-    )
+SHIPPED = (
+    replace(_BERT, batches=(16, 64, 256)),
+    replace(_BERT_LARGE, batches=(8, 32, 128)),
+    replace(_GPT2, batches=(4, 8, 32)),
+    replace(_RESNET50, batches=(32, 64, 256), is_convolutional=True),
+    replace(_VGG16, batches=(16, 64, 256), is_convolutional=True),
+    replace(_VIT, batches=(32, 64, 256)),
+    replace(_SQUAD, batches=(8, 16, 80)),
 )
 """One for each workload in scenarios/workloads."""

@@ -31,7 +31,7 @@ class Task:
     @property
     def tensors(self) -> list[Tensor]:
         """What of the batch is a tensor: a user's function may return other things, too."""
-        return [one for one in (*self.inputs, *self.keywords.values()) if isinstance(one, Tensor)]
+        return [value for value in (*self.inputs, *self.keywords.values()) if isinstance(value, Tensor)]
 
 
 def in_dtype(task: Task, dtype: torch.dtype) -> Task:
@@ -39,21 +39,24 @@ def in_dtype(task: Task, dtype: torch.dtype) -> Task:
 
     Parameters are replaced one by one, since `Module.to` cannot do it with fake ones; shared ones stay shared.
     """
+    # By identity, so that parameters which two modules share stay one.
     made: dict[int, Any] = {}
 
-    def cast(given: Any) -> Any:
-        if not isinstance(given, Tensor) or not given.is_floating_point() or given.dtype == dtype:
-            return given
-        if id(given) not in made:
-            found = given.detach().to(dtype)
-            made[id(given)] = nn.Parameter(found, given.requires_grad) if isinstance(given, nn.Parameter) else found
-        return made[id(given)]
+    def cast(tensor: Any) -> Any:
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or tensor.dtype == dtype:
+            return tensor
+        if id(tensor) not in made:
+            converted = tensor.detach().to(dtype)
+            made[id(tensor)] = (
+                nn.Parameter(converted, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else converted
+            )
+        return made[id(tensor)]
 
     for module in task.module.modules():
         for held in (module._parameters, module._buffers):
-            for name, given in held.items():
-                held[name] = cast(given)
-    keywords = {name: cast(given) for name, given in task.keywords.items()}
+            for name, tensor in held.items():
+                held[name] = cast(tensor)
+    keywords = {name: cast(tensor) for name, tensor in task.keywords.items()}
     return replace(task, inputs=tuple(map(cast, task.inputs)), keywords=keywords)
 
 
@@ -77,12 +80,12 @@ def _mlp(width: int, layers: int) -> Builder:
 def _cnn(channels: int) -> Builder:
     """Return a small residual-free network of 3 x 32 x 32 images, as VGG."""
 
-    def block(given: int, made: int) -> list[nn.Module]:
-        return [nn.Conv2d(given, made, 3, padding=1, bias=False), nn.BatchNorm2d(made), nn.ReLU(), nn.MaxPool2d(2)]
+    def block(channels: int, made: int) -> list[nn.Module]:
+        return [nn.Conv2d(channels, made, 3, padding=1, bias=False), nn.BatchNorm2d(made), nn.ReLU(), nn.MaxPool2d(2)]
 
     def build_it(batch: int) -> Any:
         widths = [3, channels, 2 * channels, 4 * channels, 8 * channels]
-        blocks = [part for given, made in pairwise(widths) for part in block(given, made)]
+        blocks = [part for channels, made in pairwise(widths) for part in block(channels, made)]
         module = nn.Sequential(*blocks, nn.Flatten(), nn.Linear(4 * widths[-1], 10))
         return module, torch.randn(batch, 3, 32, 32), _classes(batch, 10)
 
@@ -95,6 +98,7 @@ class _Transformer(nn.Module):
     def __init__(self, *, width: int, layers: int, vocabulary: int, length: int) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
+        # Torch draws embeddings with a deviation of 1: shared with the output, they would give far too large scores.
         nn.init.normal_(self.token.weight, std=0.02)
         self.position = nn.Embedding(length, width)
         self.layers = nn.ModuleList(
@@ -113,7 +117,9 @@ class _Transformer(nn.Module):
         return functional.linear(self.norm(hidden), self.token.weight)
 
 
-def _transformer(*, width: int, layers: int, vocabulary: int = 8192, length: int = 64) -> Builder:
+def _transformer(*, width: int, layers: int, vocabulary: int = 8192) -> Builder:
+    length = 64
+
     def build_it(batch: int) -> Any:
         tokens = torch.randint(vocabulary, (batch, length + 1))
 
@@ -188,18 +194,18 @@ class _Attention(nn.Module):
         query = _rotated(self._by_head(self.wq(hidden), self._heads), cosine, sine)
         key = _rotated(self._by_head(self.wk(hidden), self._key_heads), cosine, sine)
         value = self._by_head(self.wv(hidden), self._key_heads)
-        found = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, enable_gqa=self._heads != self._key_heads
         )
-        return self.wo(found.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self.wo(attended.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
 
     @staticmethod
-    def _by_head(given: Tensor, heads: int) -> Tensor:
-        return given.reshape(*given.shape[:2], heads, -1).transpose(1, 2)
+    def _by_head(values: Tensor, heads: int) -> Tensor:
+        return values.reshape(*values.shape[:2], heads, -1).transpose(1, 2)
 
 
-def _rotated(given: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    first, second = given.chunk(2, dim=-1)
+def _rotated(values: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    first, second = values.chunk(2, dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
@@ -215,6 +221,7 @@ class _Block(nn.Module):
 
     def forward(self, hidden: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """Return the residual stream after the block."""
+        # Norms stand before what they feed, as in Llama, so that the residual stream itself is never scaled.
         hidden = hidden + self.attention(self.attention_norm(hidden), cosine, sine)
         inner = self.norm(hidden)
         return hidden + self.down(functional.silu(self.gate(inner)) * self.up(inner))  # type: ignore[no-any-return]
@@ -232,6 +239,7 @@ class _Llama(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the scores of the next token at every position."""
         hidden = self.token(tokens)
+        # In fp32 whatever the model's format: bf16 tells no two positions above 256 apart.
         places = torch.arange(tokens.shape[1], dtype=torch.float32)
         frequencies = 10000.0 ** (-torch.arange(0, self._head, 2, dtype=torch.float32) / self._head)
         angles = torch.outer(places, frequencies).to(hidden.dtype)
@@ -271,8 +279,8 @@ UNET_ORIGIN = "Ronneberger, Fischer and Brox, U-Net, 2015, Figure 1"
 _UNET_WIDTHS = (64, 128, 256, 512, 1024)
 
 
-def _convolutions(given: int, made: int) -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(given, made, 3), nn.ReLU(), nn.Conv2d(made, made, 3), nn.ReLU())
+def _convolutions(channels: int, made: int) -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(channels, made, 3), nn.ReLU(), nn.Conv2d(made, made, 3), nn.ReLU())
 
 
 class UNet(nn.Module):
@@ -298,6 +306,7 @@ class UNet(nn.Module):
             kept.append(images)
         for up, joined, before in zip(self.up, self.joined, kept[-2::-1], strict=True):
             larger = up(images)
+            # Convolutions without padding have taken as much off each side.
             edge = (before.shape[2] - larger.shape[2]) // 2
             cropped = before[:, :, edge : edge + larger.shape[2], edge : edge + larger.shape[3]]
             images = joined(torch.cat((cropped, larger), dim=1))

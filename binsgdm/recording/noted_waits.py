@@ -31,13 +31,13 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count it; one of a DTensor comes again as what it does on this rank."""
-        if any(_is_made_of_others(one) for one in types):
+        if any(_is_made_of_others(kind) for kind in types):
             return NotImplemented
-        if func.namespace in FUNCTIONAL and any(issubclass(one, FakeTensor) for one in types):
+        if func.namespace in FUNCTIONAL and any(issubclass(kind, FakeTensor) for kind in types):
             return self._without_memory.answer(func, args, kwargs or {})
-        found = func(*args, **(kwargs or {}))
-        self._recorder.count(*work_of(func, args, kwargs or {}, found))
-        return found
+        result = func(*args, **(kwargs or {}))
+        self._recorder.count(*work_of(func, args, kwargs or {}, result))
+        return result
 
 
 def _is_made_of_others(kind: type) -> bool:
@@ -130,6 +130,7 @@ def noted_cuda_streams(recorder: Recorder) -> Iterator[None]:
     record, wait, synchronize = event_class.record, event_class.wait, event_class.synchronize
 
     def noted_record(self: Any, stream: Any = None) -> None:
+        # As torch takes it where none is given.
         on = torch.cuda.current_stream() if stream is None else stream
         recorder.clock.lap(number_of(on), recorder.part, on)
         self.recorded_mark = recorder.tape.mark(number_of(on))
@@ -171,6 +172,7 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
 
     def noted_run(self: threading.Thread) -> None:
         recorder.note_thread()
+        # A thread follows what its maker had done when it started it.
         recorder.wait(begun.pop(id(self), NOTHING))
         with counting(recorder):
             run(self)
@@ -188,6 +190,7 @@ def noted_threads(recorder: Recorder) -> Iterator[None]:
         with recorder.idle():
             return wait(self, timeout)
 
+    # A class of C, whose methods cannot be patched: it is replaced as a whole.
     class UntimedQueue(queue.SimpleQueue[Any]):
         def get(self, block: bool = True, timeout: float | None = None) -> Any:
             with recorder.idle():
@@ -209,15 +212,15 @@ def _noted_futures(recorder: Recorder) -> Iterator[None]:
     set_result, wait = future.set_result, future.wait
 
     def noted_set_result(self: Any, result: object) -> None:
-        if not isinstance(getattr(self, "mark", None), frozenset):
+        if not isinstance(getattr(self, "mark", None), frozenset):  # a recorded one has its own
             self.mark = recorder.mark()
         set_result(self, result)
 
     def noted_wait(self: Any) -> Any:
         with recorder.idle():
-            found = wait(self)
+            value = wait(self)
         recorder.wait(getattr(self, "mark", NOTHING))
-        return found
+        return value
 
     with patch.multiple(future, set_result=noted_set_result, wait=noted_wait):
         yield

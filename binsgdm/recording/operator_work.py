@@ -32,13 +32,13 @@ def causal_share(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     Fused kernels skip what the mask of `is_causal` leaves out, block by block; a mask that is a tensor is computed in
     full. Query i sees min(i + 1, S) of S keys, as torch aligns the two.
     """
-    names = [one.name for one in operator._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    if not given.get("is_causal") or not {"query", "key"} <= given.keys():
+    names = [argument.name for argument in operator._schema.arguments]
+    arguments = dict(zip(names, args, strict=False)) | dict(kwargs)
+    if not arguments.get("is_causal") or not {"query", "key"} <= arguments.keys():
         return 1.0
     # The kernels below `scaled_dot_product_attention` have tokens before heads.
     axis = -2 if operator._schema.name.startswith("aten::_scaled_dot_product") else -3
-    queries, keys = (int(given[name].shape[axis]) for name in ("query", "key"))
+    queries, keys = (int(arguments[name].shape[axis]) for name in ("query", "key"))
     square = min(queries, keys)
     return (square * (square + 1) / 2 + max(queries - keys, 0) * keys) / (queries * keys)
 
@@ -48,6 +48,7 @@ def work_of(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 
     Source: torch.utils.flop_counter, but for backward of convolutions and attention on a CPU (`FLOPS`).
     """
+    # Operators of another library than torch may have none.
     packet = getattr(operator, "_overloadpacket", None)
     count = FLOPS.get(packet) or OTHERS_FLOPS.get(operator._schema.name)
     if count is not None:
@@ -72,18 +73,18 @@ def _moves_bytes(operator: Any) -> bool:
     return operator._schema.name.partition("::")[2] not in _MAKE_ONLY
 
 
-def _bytes_of(given: Any) -> int:
+def _bytes_of(value: Any) -> int:
     """Return the bytes of a tensor, or of those in a list; operators know no other containers.
 
     torch's own walk through containers of any kind took a third of a recording.
     """
-    if isinstance(given, torch.Tensor):
-        return given.numel() * given.element_size()
-    return sum(map(_bytes_of, given)) if isinstance(given, (tuple, list)) else 0
+    if isinstance(value, torch.Tensor):
+        return value.numel() * value.element_size()
+    return sum(map(_bytes_of, value)) if isinstance(value, (tuple, list)) else 0
 
 
 def _convolution_backward(
-    grad_out: Any, given: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any,
+    grad_out: Any, inputs: Any, weight: Any, _bias: Any, _stride: Any, _padding: Any, _dilation: Any,
     transposed: bool, _output_padding: Any, _groups: int, asked: Sequence[bool],
 ) -> int:  # fmt: skip
     """Count backward of a convolution: each gradient that is asked for costs what forward did.
@@ -92,7 +93,7 @@ def _convolution_backward(
     much in a ResNeXt; without groups the two agree. `asked`: for the gradients of input, weight and bias.
     """
     forward_flops: int = conv_flop_count(
-        list(given.shape), list(weight.shape), list(grad_out.shape), transposed=transposed
+        list(inputs.shape), list(weight.shape), list(grad_out.shape), transposed=transposed
     )
     return sum(asked[:2]) * forward_flops
 
@@ -119,7 +120,7 @@ def _grouped_products(first: Any, second: Any, *_: Any, **__: Any) -> int:
 OTHERS_FLOPS: Mapping[str, Callable[..., int]] = {
     "transformers::grouped_mm_fallback": _grouped_products,
     # The gradients of the rows and of the weights each cost what forward did.
-    "transformers::grouped_mm_fallback_backward": lambda *given, **_: 2 * _grouped_products(*given),
+    "transformers::grouped_mm_fallback_backward": lambda *args, **_: 2 * _grouped_products(*args),
 }
 """The same of operators of libraries, by name: they may not be there."""
 FLOPS: Mapping[Any, Callable[..., int]] = {

@@ -85,12 +85,12 @@ class CudaClock(Clock):
 
 
 class _OfThread(threading.local):
-    stream: int | None = None
-    part: Part | None = None
-    is_unnoticed: bool = False
-    bucket: int | None = None
-    num_sent: int = 0
-    is_noted: bool = False
+    stream: int | None = None  # chosen by `on_stream`
+    part: Part | None = None  # likewise
+    is_unnoticed: bool = False  # inside the answer of a group
+    bucket: int | None = None  # of DDP, while its hook runs
+    num_sent: int = 0  # collectives: what a thread computes after the first one is decoding
+    is_noted: bool = False  # its start was seen, so that its waits are known
 
 
 class Recorder:
@@ -117,11 +117,11 @@ class Recorder:
         self._lock = threading.Lock()
         self._names: dict[str, int] = {}  # streams of other threads
         self.num_backwards = self.num_optimizer_steps = 0  # whether a step came of them or not
-        self._in_optimizer = 0
-        self._in_backward = 0
-        self._after_backward: Mark = NOTHING
-        self._is_queued = False
-        self._futures: list[torch.futures.Future[object]] = []
+        self._in_optimizer = 0  # depth: an optimizer may step another
+        self._in_backward = 0  # likewise
+        self._after_backward: Mark = NOTHING  # what DDP waits for at the end of this backward
+        self._is_queued = False  # that wait, with autograd
+        self._futures: list[torch.futures.Future[object]] = []  # of hooks, whose values are not there yet
         self.note_thread()
 
     # Streams
@@ -129,9 +129,9 @@ class Recorder:
     @property
     def stream(self) -> int:
         """Stream that this thread enqueues to."""
-        own = self._of_thread.stream
-        if own is not None or (own := self.current_side_stream()) is not None:
-            return own
+        chosen = self._of_thread.stream
+        if chosen is not None or (chosen := self.current_side_stream()) is not None:
+            return chosen
         ident = threading.get_ident()
         # The autograd engine runs backward of a GPU in a thread of its own: it goes on for the thread that called it.
         if ident == self._main or in_graph_task():
@@ -190,6 +190,7 @@ class Recorder:
         if self.compute_form == "counted" and not self._of_thread.is_unnoticed:
             part = self.part
             if part == "backward":
+                # One number of both, by which gradients share backward out among themselves.
                 self.backward_work += flops / FLOPS_PER_BYTE + num_bytes
             self.tape.compute(self.stream, part, flops=flops, num_bytes=num_bytes)
 
@@ -233,11 +234,13 @@ class Recorder:
         """Add a collective that this thread starts, and return the mark at which it has ended."""
         self.lap()
         dtype = str(tensors[0].dtype).removeprefix("torch.") if tensors else "uint8"
-        one = Collective(kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket)
+        collective = Collective(
+            kind=kind, group=group, message_bytes=num_bytes, dtype=dtype, bucket=self._of_thread.bucket
+        )
         self._of_thread.num_sent += 1
         if self._of_thread.part == "encode":
             self._of_thread.part = "decode"  # until the hook sends once more, which makes no difference in time
-        return self.tape.collective(self.stream, one, group_name)
+        return self.tape.collective(self.stream, collective, group_name)
 
     # Parts of a step
 
@@ -321,6 +324,7 @@ class Recorder:
     def end_step(self) -> None:
         """End a step."""
         self.lap()
+        # A wait that no work follows would be one of the next step.
         self.tape.end(COMPUTE, "optimizer")
         self.cuts.append(self.tape.cut())
         self.backwards.append(self.num_backwards - sum(self.backwards))

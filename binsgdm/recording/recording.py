@@ -117,13 +117,15 @@ class Recording:
             self._begin_work = self.recorder.backward_work
 
     def _note_gradients(self, optimizer: Any) -> None:
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        for one in parameters if self._settings.compute == "counted" else ():
-            if id(one) not in self._watched and one.requires_grad:
-                self._watched[id(one)] = one
-                one.register_post_accumulate_grad_hook(self._note_ready)
-        gradients = [one.grad for one in parameters if one.grad is not None]
-        self._gradient_bytes[id(optimizer)] = float(sum(one.numel() * one.element_size() for one in gradients))
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for parameter in parameters if self._settings.compute == "counted" else ():
+            if id(parameter) not in self._watched and parameter.requires_grad:
+                self._watched[id(parameter)] = parameter
+                parameter.register_post_accumulate_grad_hook(self._note_ready)
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        self._gradient_bytes[id(optimizer)] = float(
+            sum(gradient.numel() * gradient.element_size() for gradient in gradients)
+        )
 
     def _note_ready(self, parameter: torch.Tensor) -> None:
         self._ready.pop(id(parameter), None)  # of a parameter that is used twice the last time counts
@@ -136,15 +138,17 @@ class Recording:
         """
         if self._watched.keys() != self._ready.keys():
             return []
-        found, before = [], self._begin_work
+        gradients, before = [], self._begin_work
         whole = max(self._ready.values(), default=0.0) - self._begin_work
         for number, work in self._ready.items():
+            # Backward is timed as a whole; its work says when each gradient is ready.
             share = (work - before) / whole if whole > 0 else 1.0
-            found.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
+            # Nine digits tell any two gradients apart, and keep the file small.
+            gradients.append({"shape": list(self._watched[number].shape), "backward_share": float(f"{share:.9f}")})
             before = work
-        return found
+        return gradients
 
-    def found(self) -> dict[str, Any]:
+    def content(self) -> dict[str, Any]:
         """Return what a step file needs of this world: its "source", its "recording", and how many "steps" it has."""
         device = self._settings.device
         gpu = torch.cuda.get_device_name() if device == "cuda" else ""
@@ -159,14 +163,14 @@ class Recording:
         """Return the recording of this world as the step file holds it."""
         recorder, settings = self.recorder, self._settings
         recorder.clock.settle()
-        skipped, found = settings.warm_up, len(recorder.cuts)
-        if found <= skipped:
+        skipped, num_cuts = settings.warm_up, len(recorder.cuts)
+        if num_cuts <= skipped:
             raise BinsgdmError(self._why_too_few())
         num_steps, streams, notes = tape.period(recorder.tape, recorder.cuts, skipped)
-        kinds = {one["kind"] for stream in streams for one in stream["operations"]}
+        kinds = {operation["kind"] for stream in streams for operation in stream["operations"]}
         if kinds <= {"compute"}:
             raise BinsgdmError(
-                f"the script never communicates in {found - skipped} steps: wrap its model (DDP, FSDP2, "
+                f"the script never communicates in {num_cuts - skipped} steps: wrap its model (DDP, FSDP2, "
                 "binsgdm.attach), or give more --steps where it communicates seldom"
             )
         for name in ONE_SIDED:
@@ -176,7 +180,7 @@ class Recording:
                     "all do the same; measure such a step on the cluster"
                 )
         if settings.stops_script and not self.is_complete:
-            early = f"the script ended after {found} steps: {self.num_recorded} of {settings.steps} are recorded"
+            early = f"the script ended after {num_cuts} steps: {self.num_recorded} of {settings.steps} are recorded"
             notes.insert(0, early)
         return {
             "num_nodes": self.world.num_nodes,
@@ -209,12 +213,12 @@ class Recording:
         )
 
 
-def usual_settings(**given: Any) -> RecordingSettings:
+def usual_settings(**chosen: Any) -> RecordingSettings:
     """Return settings for this machine: work is timed on a GPU where there is one, and counted on a CPU."""
-    has_gpu = torch.cuda.is_available() and not given.get("fake")
-    device = given.get("device") or ("cuda" if has_gpu else "cpu")
-    compute = given.get("compute") or ("timed" if device == "cuda" else "counted")
-    return RecordingSettings(**{**given, "device": device, "compute": compute})
+    has_gpu = torch.cuda.is_available() and not chosen.get("fake")
+    device = chosen.get("device") or ("cuda" if has_gpu else "cpu")
+    compute = chosen.get("compute") or ("timed" if device == "cuda" else "counted")
+    return RecordingSettings(**{**chosen, "device": device, "compute": compute})
 
 
 @contextmanager
@@ -242,4 +246,4 @@ def record(
     recording = Recording(World(num_nodes=num_nodes, ranks_per_node=ranks_per_node), settings or usual_settings())
     with recording.running():
         yield recording
-    tape.write(Path(file), [recording.found()], command=" ".join(sys.argv))
+    tape.write(Path(file), [recording.content()], command=" ".join(sys.argv))

@@ -51,12 +51,12 @@ class RecordedFuture(torch.futures.Future):  # type: ignore[type-arg]
             recorder.wait(self.mark)
             chained = RecordedFuture(recorder, self.mark, self._callbacks)
             try:
-                found = callback(self)
+                value = callback(self)
             except Exception as error:
                 chained.set_exception(error)
             else:
                 chained.mark = recorder.mark()
-                chained.set_result(found)
+                chained.set_result(value)
         recorder.wait_after_backward(chained.mark)
         return chained
 
@@ -93,10 +93,10 @@ class RecordedWork(dist.Work):
 
     def get_future(self) -> RecordedFuture:
         """Return its future, for which DDP waits at the end of backward."""
-        found = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
-        found.set_result(self._result)
-        self._recorder.wait_after_backward(found.mark)
-        return found
+        future = RecordedFuture(self._recorder, self._known_mark(), self._callbacks)
+        future.set_result(self._result)
+        self._recorder.wait_after_backward(future.mark)
+        return future
 
     def _known_mark(self) -> Mark:
         return self.mark if isinstance(self.mark, frozenset) else self.mark()
@@ -164,23 +164,23 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
-        given = [one for row in inputs for one in row]
-        self.check_alike([one.numel() for one in given], "reduce_scatter")
+        parts = [part for row in inputs for part in row]
+        self.check_alike([part.numel() for part in parts], "reduce_scatter")
 
         def answer() -> None:
             _copy([row[0] for row in inputs], outputs)
             self._sum(outputs, opts)
 
-        return self._noted("reduce_scatter", given, outputs, answer)
+        return self._noted("reduce_scatter", parts, outputs, answer)
 
-    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> RecordedWork:
+    def reduce_scatter_single(self, output: Tensor, source: Tensor, opts: Any = None) -> RecordedWork:
         """Sum, and keep the part of this rank."""
 
         def answer() -> None:
-            _copy([given.reshape(-1)[: output.numel()]], [output])
+            _copy([source.reshape(-1)[: output.numel()]], [output])
             self._sum([output], opts)
 
-        return self._noted("reduce_scatter", [given], [output], answer)
+        return self._noted("reduce_scatter", [source], [output], answer)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -193,6 +193,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def _sum(self, tensors: Sequence[Tensor], opts: Any) -> None:
+        # The mean, the least and the greatest of equal values is that value.
         if getattr(opts, "reduceOp", dist.ReduceOp.SUM) == dist.ReduceOp.SUM:
             for tensor in tensors:
                 tensor.mul_(self._size)
@@ -205,17 +206,17 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Gather: one list of the ranks' tensors an input."""
-        gathered = [one for row in outputs for one in row]
-        given = [one for one, row in zip(inputs, outputs, strict=True) for _ in row]
-        return self._noted("all_gather", inputs, gathered, lambda: _copy(given, gathered), _bytes(gathered))
+        gathered = [output for row in outputs for output in row]
+        sources = [tensor for tensor, row in zip(inputs, outputs, strict=True) for _ in row]
+        return self._noted("all_gather", inputs, gathered, lambda: _copy(sources, gathered), _bytes(gathered))
 
     def allgather_coalesced(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Gather several: one list of tensors a rank."""
         return self.allgather([list(row) for row in zip(*outputs, strict=True)], inputs)
 
-    def all_gather_single(self, output: Tensor, given: Tensor, *_: Any) -> RecordedWork:
+    def all_gather_single(self, output: Tensor, source: Tensor, *_: Any) -> RecordedWork:
         """Gather into one tensor, of which the source may be a part, as FSDP's is."""
-        return self._noted("all_gather", [given], [output], lambda: self._repeat(given, output), _bytes([output]))
+        return self._noted("all_gather", [source], [output], lambda: self._repeat(source, output), _bytes([output]))
 
     _allgather_base = all_gather_single
 
@@ -230,7 +231,7 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Give rank 0 what this rank has; no step may hold it, since one rank alone receives."""
-        gathered = [one for row in outputs for one in row]
+        gathered = [output for row in outputs for output in row]
         answer = partial(_copy, inputs * len(gathered), gathered)
         return self._noted("gather", inputs, gathered, answer, _bytes(inputs) * self._size)
 
@@ -243,19 +244,20 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
     # Exchanges: every rank gets the part of this rank
 
     def all_to_all_single(
-        self, output: Tensor, given: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
+        self, output: Tensor, source: Tensor, output_sizes: list[int], sizes: list[int], *_: Any
     ) -> RecordedWork:
         """Exchange the parts of one tensor."""
+        # Sizes that differ hang on what other ranks have, of which a recording knows nothing.
         self.check_alike([*output_sizes, *sizes], "all_to_all")
         return self._noted(
-            "all_to_all", [given], [output], lambda: self._repeat(given.reshape(self._size, -1)[0], output)
+            "all_to_all", [source], [output], lambda: self._repeat(source.reshape(self._size, -1)[0], output)
         )
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], *_: Any) -> RecordedWork:
         """Exchange tensors."""
-        self.check_alike([one.numel() for one in (*outputs, *inputs)], "all_to_all")
+        self.check_alike([tensor.numel() for tensor in (*outputs, *inputs)], "all_to_all")
         return self._noted("all_to_all", inputs, outputs, lambda: _copy([inputs[0].clone()] * len(outputs), outputs))
 
     # What has no place in a step that all ranks do alike
@@ -319,9 +321,9 @@ class RecordingGroup(_ProcessGroup):  # type: ignore[misc]
         )
 
 
-def _copy(given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    for one, output in zip(given, outputs, strict=True):
-        output.copy_(one.reshape(output.shape))
+def _copy(sources: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    for source, output in zip(sources, outputs, strict=True):
+        output.copy_(source.reshape(output.shape))
 
 
 ONE_SIDED = ("gather", "scatter")
@@ -329,21 +331,23 @@ ONE_SIDED = ("gather", "scatter")
 
 
 def _bytes(tensors: Sequence[Tensor]) -> float:
-    return float(sum(one.numel() * one.element_size() for one in tensors))
+    return float(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
 
 
 FUNCTIONAL = ("_c10d_functional", "_dtensor")
 """Namespaces of the collectives of DTensor, which return what they give."""
 _CALLS: dict[str, Callable[[RecordingGroup, Any, Any], RecordedWork]] = {
-    "all_reduce": lambda group, _, found: group.allreduce([found]),
-    "all_reduce_coalesced": lambda group, _, found: group.allreduce(found),
-    "all_gather_into_tensor": lambda group, given, found: group.all_gather_single(found, given),
-    "all_gather_into_tensor_coalesced": lambda group, given, found: group.all_gather_single_coalesced(found, given),
-    "reduce_scatter_tensor": lambda group, given, found: group.reduce_scatter_single(found, given),
-    "reduce_scatter_tensor_coalesced": lambda group, given, found: group.reduce_scatter_single_coalesced(found, given),
-    "all_to_all_single": lambda group, given, found: group.all_to_all_single(found, given, [], []),
-    "shard_dim_alltoall": lambda group, given, found: group.all_to_all_single(found, given, [], []),
-    "broadcast": lambda group, _, found: group.broadcast([found]),
+    "all_reduce": lambda group, _, result: group.allreduce([result]),
+    "all_reduce_coalesced": lambda group, _, result: group.allreduce(result),
+    "all_gather_into_tensor": lambda group, source, result: group.all_gather_single(result, source),
+    "all_gather_into_tensor_coalesced": lambda group, source, result: group.all_gather_single_coalesced(result, source),
+    "reduce_scatter_tensor": lambda group, source, result: group.reduce_scatter_single(result, source),
+    "reduce_scatter_tensor_coalesced": lambda group, source, result: group.reduce_scatter_single_coalesced(
+        result, source
+    ),
+    "all_to_all_single": lambda group, source, result: group.all_to_all_single(result, source, [], []),
+    "shard_dim_alltoall": lambda group, source, result: group.all_to_all_single(result, source, [], []),
+    "broadcast": lambda group, _, result: group.broadcast([result]),
 }
 """What a functional collective asks of its group, by its name, for what it is given and what it returns."""
 
@@ -367,22 +371,22 @@ class FunctionalCollectives:
         call = _CALLS.get(name.removesuffix("_out").removesuffix("_"))
         if call is None:
             raise BinsgdmError(f"--fake: {operator}: is answered with memory alone: record without --fake")
-        named = dict(zip([one.name for one in operator._schema.arguments], args, strict=False)) | dict(kwargs)
+        named = dict(zip([argument.name for argument in operator._schema.arguments], args, strict=False)) | dict(kwargs)
         group = named["group_name"]
         if isinstance(group, str):
             group = torch._C._distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
         group.check_alike([*named.get("output_split_sizes", ()), *named.get("input_split_sizes", ())], "all_to_all")
-        found = operator(*args, **kwargs)
-        work = call(group, args[0], found)
-        for one in found if isinstance(found, (list, tuple)) else [found]:
-            self._works[storage_of(one)] = one, work
-        return found
+        result = operator(*args, **kwargs)
+        work = call(group, args[0], result)
+        for tensor in result if isinstance(result, (list, tuple)) else [result]:
+            self._works[storage_of(tensor)] = tensor, work
+        return result
 
 
 _Store: Any = getattr(dist, "Store")  # noqa: B009 - torch has no types for it
 
 
-class AloneStore(_Store):  # type: ignore[misc]
+class _AloneStore(_Store):  # type: ignore[misc]
     """Keeps what this rank sets, and refuses to wait for what another one would."""
 
     def __init__(self, world_size: int) -> None:
@@ -391,11 +395,9 @@ class AloneStore(_Store):  # type: ignore[misc]
         self._values: dict[str, bytes] = {}
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Keep a value."""
         self._values[key] = value.encode() if isinstance(value, str) else bytes(value)
 
     def get(self, key: str) -> bytes:
-        """Return a value that this rank has set."""
         self.wait([key])
         return self._values[key]
 
@@ -406,17 +408,14 @@ class AloneStore(_Store):  # type: ignore[misc]
         return total
 
     def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """Set a value if it is what is expected."""
         if self._values.get(key, expected.encode()) == expected.encode():
             self.set(key, desired)
         return self._values[key]
 
     def check(self, keys: list[str]) -> bool:
-        """Tell whether all keys are set."""
         return all(key in self._values for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
-        """Refuse keys that are not set."""
         for key in keys:
             if key not in self._values:
                 raise BinsgdmError(
@@ -425,11 +424,9 @@ class AloneStore(_Store):  # type: ignore[misc]
                 )
 
     def delete_key(self, key: str) -> bool:
-        """Forget a key."""
         return self._values.pop(key, None) is not None
 
     def num_keys(self) -> int:
-        """Return the number of keys."""
         return len(self._values)
 
     def set_timeout(self, timeout: timedelta) -> None:
@@ -502,6 +499,7 @@ def alone(
         groups.append(_mesh_group(name, ranks, world.size))
         return RecordingGroup(recorder, len(groups) - 1, options.group_size, name)
 
+    # Torch refuses a name that it knows: once a process, with a maker that is replaced below.
     if RECORDING.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(RECORDING, lambda *_: None, extended_api=True, devices=["cpu", "cuda"])
     plugin = dist.Backend._BackendPlugin(create, True)
@@ -509,12 +507,13 @@ def alone(
     wrappers: tuple[Any, ...] = (DistributedDataParallel, FakeDdp)
     replaced: list[tuple[Any, dict[str, Any]]] = [
         (dist.Backend, {"_plugins": {**dist.Backend._plugins, RECORDING.upper(): plugin}}),
-        (dist, made),
+        (dist, made),  # under both names, as scripts import from either
         (c10d, made),
         (torch.autograd, {"backward": _noted_backward(recorder, torch.autograd.backward)}),
         (torch.multiprocessing, {"start_processes": _refuse_processes}),
+        # By its module: the attribute `spawn` of the package is the function.
         (sys.modules["torch.multiprocessing.spawn"], {"start_processes": _refuse_processes}),
-        *((one, {"register_comm_hook": _noted_hook(recorder, one.register_comm_hook)}) for one in wrappers),
+        *((wrapper, {"register_comm_hook": _noted_hook(recorder, wrapper.register_comm_hook)}) for wrapper in wrappers),
     ]
     with ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, world.environment()))
@@ -526,6 +525,7 @@ def alone(
             yield groups
         finally:
             if dist.is_initialized():
+                # Also where the script has failed: the next recording makes its own.
                 dist.destroy_process_group()
 
 
@@ -538,7 +538,7 @@ def _refuse_processes(*_: Any, **__: Any) -> NoReturn:
 
 def _init_alone(world: World) -> Callable[..., None]:
     original = c10d.init_process_group
-    store = AloneStore(world.size)  # kept here: torch keeps the part of it that is not Python's alone
+    store = _AloneStore(world.size)  # kept here: torch keeps the part of it that is not Python's alone
 
     @functools.wraps(original)
     def init_process_group(
@@ -560,6 +560,7 @@ def _new_group(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, *others: Any, **named: Any) -> Any:
         del timeout, backend, others
+        # What else may be given is of another backend.
         kept = {key: value for key, value in named.items() if key in ("group_desc", "use_local_synchronization")}
         return original(ranks, backend=RECORDING, **kept)
 
@@ -584,12 +585,12 @@ def _noted_hook(recorder: Recorder, original: Callable[..., None]) -> Callable[.
 
 def _noted_backward(recorder: Recorder, original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def backward(*given: Any, **named: Any) -> None:
+    def backward(*arguments: Any, **named: Any) -> None:
         if in_graph_task():  # one that checkpoints run inside another
-            original(*given, **named)
+            original(*arguments, **named)
             return
         with recorder.backward():
-            original(*given, **named)
+            original(*arguments, **named)
 
     return backward
 
@@ -601,6 +602,7 @@ def _noted_optimizers(
     first: list[Any] = []
 
     def before(optimizer: Any, *_: Any) -> None:
+        # An optimizer that steps another one inside, such as ZeRO's, takes one step.
         if not running:
             recorder.enter_optimizer()
             on_gradients(optimizer)
@@ -611,6 +613,7 @@ def _noted_optimizers(
         if running:
             return
         recorder.leave_optimizer()
+        # Of several optimizers in a step, the first one that ever stepped ends it.
         first[:] = first or [optimizer]
         if optimizer is first[0] and recorder.step_has_ended:
             on_step_end()

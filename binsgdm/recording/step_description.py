@@ -75,13 +75,13 @@ class _WorkSum(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operator and count it."""
         del types
-        found = func(*args, **(kwargs or {}))
-        work = work_of(func, args, kwargs or {}, found)
+        result = func(*args, **(kwargs or {}))
+        work = work_of(func, args, kwargs or {}, result)
         masked = work.flops and work.flops * (1 - causal_share(func, args, kwargs or {}))
         self.masked_flops += masked
         self.flops += work.flops - (masked if self._causal else 0.0)
         self.num_bytes += work.num_bytes
-        return found
+        return result
 
 
 def describe(
@@ -101,23 +101,24 @@ def describe(
         checkpoint: keep only the inputs of repeated blocks; changes the module.
         causal: count of causal attention what fused kernels compute, not the whole score matrix.
     """
-    trained = [(name, one) for name, one in task.module.named_parameters() if one.requires_grad]
+    trained = [(name, parameter) for name, parameter in task.module.named_parameters() if parameter.requires_grad]
     if not trained:
         raise BinsgdmError("the model: no parameter requires a gradient: there is nothing to train; return another")
     work, ready = _WorkSum(causal=causal), dict[str, float]()
-    known = {storage_of(one) for one in (*task.module.parameters(), *task.tensors)}
+    # There anyway: what backward reads of these is no activation.
+    known = {storage_of(tensor) for tensor in (*task.module.parameters(), *task.tensors)}
     kept: list[Tensor] = []  # alive, so that no other storage has the number of one of them
 
     def keep(tensor: Tensor) -> Tensor:
         if storage_of(tensor) not in known:
             known.add(storage_of(tensor))
-            kept.append(tensor.detach())
+            kept.append(tensor.detach())  # with its graph it would keep more
         return tensor
 
     def note(name: str) -> Callable[[Tensor], None]:
         return lambda _: ready.update({name: work.flops})
 
-    handles = [one.register_post_accumulate_grad_hook(note(name)) for name, one in trained]  # type: ignore[no-untyped-call]
+    handles = [parameter.register_post_accumulate_grad_hook(note(name)) for name, parameter in trained]  # type: ignore[no-untyped-call]
     if checkpoint:
         _checkpoint_blocks(task.module)
     try:
@@ -125,18 +126,19 @@ def describe(
             with forward_in or nullcontext():
                 loss = task.loss_of(task.module)
             forward = OperatorWork(work.flops, work.num_bytes)
-            activation_bytes = sum(one.untyped_storage().nbytes() for one in kept)
+            activation_bytes = sum(tensor.untyped_storage().nbytes() for tensor in kept)
             _check_loss(loss)
             loss.backward()  # type: ignore[no-untyped-call]
     finally:
         for handle in handles:
             handle.remove()
+    # DDP would wait for these for ever, and no order of gradients would be that of a training.
     if missing := [name for name, _ in trained if name not in ready]:
         raise BinsgdmError(
             f"the model: {len(missing)} of {len(trained)} parameters get no gradient, such as {missing[0]!r}: use all "
             "in forward, or set their requires_grad to False"
         )
-    shapes, before = {name: tuple(one.shape) for name, one in trained}, [forward.flops, *ready.values()]
+    shapes, before = {name: tuple(parameter.shape) for name, parameter in trained}, [forward.flops, *ready.values()]
     return ModelDescription(
         gradients=tuple(
             ReadyGradient(name, shapes[name], flops - earlier)
@@ -161,7 +163,7 @@ def _check_loss(loss: Any) -> None:
 def repeated_blocks(module: nn.Module) -> list[nn.Module]:
     """Return the outermost modules that stand in a list or sequence with others of their class, in order."""
     members = list(module) if isinstance(module, (nn.ModuleList, nn.Sequential)) else []
-    are_alike = len(members) >= 2 and len({type(one) for one in members}) == 1
+    are_alike = len(members) >= 2 and len({type(member) for member in members}) == 1
     if are_alike and any(True for _ in members[0].children()):
         return members
     return [block for child in module.children() for block in repeated_blocks(child)]
@@ -202,7 +204,7 @@ def without_memory(build: Callable[[], Task]) -> tuple[ModelDescription, int]:
 
 
 def _parameter_bytes(task: Task) -> int:
-    return sum(one.numel() * one.element_size() for one in task.module.parameters())
+    return sum(parameter.numel() * parameter.element_size() for parameter in task.module.parameters())
 
 
 # A step as plain data
@@ -269,46 +271,46 @@ def describe_step(source: str, options: StepOptions) -> dict[str, Any]:
     """
     logging.getLogger("torch._subclasses.fake_tensor").disabled = True  # it logs what it raises
     with nullcontext(list[str]()) if options.real else fake_tensors() as places:
-        found = _found(source, options)
-        task = _made(found, options, source)
+        model = _source_model(source, options)
+        task = _made(model, options, source)
         places.clear()  # of values that the model is made of, such as rates of dropout, none changes a shape
         description = _described(task, options, source)
         again, blocks = (None, 0)
         if not options.checkpoint and not options.compiled:
-            again, blocks = _checkpointed(found, options, source)
+            again, blocks = _checkpointed(model, options, source)
     if options.compiled:
-        description = _compiled(description, found, options, source)
+        description = _compiled(description, model, options, source)
     batch = options.batch or DEFAULT_BATCH
-    if found.has_own_batch:
+    if model.has_own_batch:
         if not task.tensors[0].dim():
             raise BinsgdmError(f"{source}: its first input is one number: let the function take the batch size")
         batch = task.tensors[0].shape[0]
-    made = _plain(found, task, description, options, batch)
+    made = _plain(model, task, description, options, batch)
     if again is not None:
         made["memory"]["checkpointed"] = {
             "activations_per_sample": again.activation_bytes / batch,
             "recomputed": (again.backward.flops - description.backward.flops) / description.forward.flops,
             "blocks": blocks,
         }
-    return made | {"notes": [*_of_values(places), *found.notes, *_left_out(task, description, options, batch)]}
+    return made | {"notes": [*_of_values(places), *model.notes, *_left_out(task, description, options, batch)]}
 
 
-def _found(source: str, options: StepOptions) -> FoundModel:
+def _source_model(source: str, options: StepOptions) -> FoundModel:
     """Find the model, and refuse options that change nothing of it."""
     with _failures_explained(source, "finding the model"):
-        found = find(source, ModelOptions(options.batch or DEFAULT_BATCH, options.length, options.side))
-    if found.has_own_batch and options.batch is not None:
+        model = find(source, ModelOptions(options.batch or DEFAULT_BATCH, options.length, options.side))
+    if model.has_own_batch and options.batch is not None:
         raise BinsgdmError(f"--batch: no effect: {source} takes no batch size; let it take one, or drop the option")
     for name in ("length", "side"):
-        if getattr(options, name) is not None and name not in found.takes:
+        if getattr(options, name) is not None and name not in model.takes:
             raise BinsgdmError(f"--{name}: no effect on {source}; drop it")
-    return found
+    return model
 
 
-def _made(found: FoundModel, options: StepOptions, source: str) -> Task:
+def _made(model: FoundModel, options: StepOptions, source: str) -> Task:
     torch.manual_seed(SEED)
     with _failures_explained(source, "making the model"):
-        task = in_dtype(found.build(), torch.float32 if options.autocast else DTYPES[options.number_format])
+        task = in_dtype(model.build(), torch.float32 if options.autocast else DTYPES[options.number_format])
         task.module.train()
     if not task.tensors:
         raise BinsgdmError(f"{source}: inputs without a tensor: must be a tensor, a tuple of them, or a dict by name")
@@ -321,12 +323,13 @@ def _described(task: Task, options: StepOptions, source: str, **changes: bool) -
         return describe(task, forward_in=options.forward_in(), **settings)
 
 
-def _checkpointed(found: FoundModel, options: StepOptions, source: str) -> tuple[ModelDescription | None, int]:
+def _checkpointed(model: FoundModel, options: StepOptions, source: str) -> tuple[ModelDescription | None, int]:
     """Describe the step with its repeated blocks run again in backward, and count these.
 
     None is returned of a model without such blocks, or without products, or that torch's checkpoint does not take.
     """
-    task = _made(found, options, source)
+    task = _made(model, options, source)
+    # Of a model made anew, since checkpointing changes the module.
     blocks = len(repeated_blocks(task.module))
     if not blocks:
         return None, 0
@@ -337,12 +340,12 @@ def _checkpointed(found: FoundModel, options: StepOptions, source: str) -> tuple
     return (again if again.forward.flops else None), blocks
 
 
-def _compiled(plain: ModelDescription, found: FoundModel, options: StepOptions, source: str) -> ModelDescription:
+def _compiled(plain: ModelDescription, model: FoundModel, options: StepOptions, source: str) -> ModelDescription:
     """Return a description with what a compiled step moves and keeps."""
     from binsgdm.recording import compiled_work  # which loads torch's compiler: a second
 
     try:
-        work = compiled_work.compiled_work(lambda: _made(found, options, source), options.forward_in())
+        work = compiled_work.compiled_work(lambda: _made(model, options, source), options.forward_in())
     except Exception as error:
         raise BinsgdmError(
             f"{source}: --compile: the step cannot be traced as one graph ({type(error).__name__}: "
@@ -361,7 +364,7 @@ def _failures_explained(source: str, what: str) -> Iterator[None]:
     try:
         yield
     except BinsgdmError as error:
-        if source in str(error):
+        if source in str(error):  # it is named already
             raise
         raise BinsgdmError(f"{source}: {error}") from error.__cause__
     except Exception as error:
@@ -381,29 +384,32 @@ def _first_line(error: Exception) -> str:
 
 
 def _plain(
-    found: FoundModel, task: Task, description: ModelDescription, options: StepOptions, batch: int
+    model: FoundModel, task: Task, description: ModelDescription, options: StepOptions, batch: int
 ) -> dict[str, Any]:
-    num_elements = sum(math.prod(one.shape) for one in description.gradients)
+    num_elements = sum(math.prod(gradient.shape) for gradient in description.gradients)
     gradient_bytes = num_elements * description.dtype.itemsize
     products = [("forward", description.forward), ("backward", description.backward)]
-    libraries = ["torch", *([found.library] if found.library else [])]
+    libraries = ["torch", *([model.library] if model.library else [])]
+    # Without the build, such as +cpu, which changes no count.
     versions = [f"{name} {importlib.metadata.version(name).partition('+')[0]}" for name in libraries]
     first = next((tensor for tensor in task.tensors if tensor.dim() > 1), None)
     of_a_sample: tuple[int, ...] = () if first is None else tuple(first.shape[1:])
     is_text = first is not None and len(of_a_sample) == 1 and not first.is_floating_point()
     return {
-        "title": found.title,
-        "origin": found.origin,
+        "title": model.title,
+        "origin": model.origin,
         "versions": ", ".join(versions),
         "sample": "x".join(map(str, of_a_sample)),  # "3x224x224"
         "tokens_per_sample": of_a_sample[0] if is_text else None,
         "batch": batch,
         "dtype": {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(description.dtype, "fp32"),
         "num_elements": num_elements,
-        "tensors": [(one.name, list(one.shape), one.flops / batch) for one in description.gradients],
+        "tensors": [
+            (gradient.name, list(gradient.shape), gradient.flops / batch) for gradient in description.gradients
+        ],
         "work": {
-            **{f"{name}_flops": one.flops / batch for name, one in products},
-            **{f"{name}_bytes": one.num_bytes / batch for name, one in products},
+            **{f"{name}_flops": work.flops / batch for name, work in products},
+            **{f"{name}_bytes": work.num_bytes / batch for name, work in products},
             "optimizer": options.optimizer,
             "precision": options.number_format,
         },
@@ -426,9 +432,9 @@ def _left_out(task: Task, description: ModelDescription, options: StepOptions, b
             f"attention is causal: {causal / batch / 1e9:,.4g} GFLOP a sample as fused kernels skip what is masked, "
             f"{full / batch / 1e9:,.4g} with the whole score matrix; counted is --attention {options.attention}"
         )
-    frozen = sum(one.numel() for one in task.module.parameters() if not one.requires_grad)
+    frozen = sum(parameter.numel() for parameter in task.module.parameters() if not parameter.requires_grad)
     if frozen:
-        whole = sum(one.numel() for one in task.module.parameters())
+        whole = sum(parameter.numel() for parameter in task.module.parameters())
         notes.append(f"{frozen:,} of {whole:,} elements are frozen: they have no gradients, nothing is sent for them")
     return notes
 

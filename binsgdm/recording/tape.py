@@ -107,6 +107,7 @@ class Tape:
         with self._lock:
             on = self._streams[stream]
             last = on.operations[-1] if on.is_open else None
+            # A wait stands before an operation: what is computed after it is a new one.
             if isinstance(last, Computed) and last.part == part and not on.waits:
                 return last
             work: Computed = self._append(stream, Computed(part=part))
@@ -146,7 +147,7 @@ class Tape:
     def wait(self, stream: int, mark: Mark) -> None:
         """Let the next operation of a stream start when a mark is over."""
         with self._lock:
-            self._streams[stream].waits |= {one for one in mark if one[0] != stream}
+            self._streams[stream].waits |= {operation for operation in mark if operation[0] != stream}
 
     def _append(self, stream: int, operation: Any) -> Any:
         on = self._streams[stream]
@@ -174,16 +175,18 @@ def period(tape: Tape, cuts: Sequence[tuple[int, ...]], skipped: int) -> tuple[i
     shapes = [_shape(_cut_out(tape, *pair)[0]) for pair in pairwise(ends)]
     number, notes = len(shapes), []
     lengths = range(1, number // 2 + 1)
-    length = next((one for one in lengths if shapes[one:] == shapes[:-one]), number)
+    # A row of steps repeats throughout where the steps equal themselves, shifted by its length.
+    length = next((count for count in lengths if shapes[count:] == shapes[:-count]), number)
+    # From the end: what is left over at the beginning is no whole row.
     rows = [_cut_out(tape, ends[last - length], ends[last]) for last in range(number, length - 1, -length)]
     (streams, num_dropped), times = rows[0], len(rows)
     for stream, operations in enumerate(streams):
-        for position, one in enumerate(operations):
-            if isinstance(one, Computed):
+        for position, operation in enumerate(operations):
+            if isinstance(operation, Computed):
                 seen: list[Any] = [row[stream][position] for row, _ in rows]
-                one.flops = sum(work.flops for work in seen) / times
-                one.num_bytes = sum(work.num_bytes for work in seen) / times
-                one.seconds = sum(work.seconds for work in seen) / times
+                operation.flops = sum(work.flops for work in seen) / times
+                operation.num_bytes = sum(work.num_bytes for work in seen) / times
+                operation.seconds = sum(work.seconds for work in seen) / times
     if length == number > 1:
         notes.append(
             f"its {number} steps do not repeat (sizes or order differ from step to step): all of them stand for the "
@@ -213,7 +216,10 @@ def _cut_out(tape: Tape, begin: tuple[int, ...], end: tuple[int, ...]) -> tuple[
 
 def _shape(step: Streams) -> list[list[object]]:
     """Return what makes two steps alike: everything but the work."""
-    return [[one if isinstance(one, Collective) else (one.part, one.after) for one in stream] for stream in step]
+    return [
+        [operation if isinstance(operation, Collective) else (operation.part, operation.after) for operation in stream]
+        for stream in step
+    ]
 
 
 DTYPES = {
@@ -230,41 +236,48 @@ def _as_in_a_file(names: Sequence[str], streams: Streams) -> list[dict[str, Any]
     """Return the streams that hold something, and compute, which is the first."""
     used = [number for number, stream in enumerate(streams) if stream or number == COMPUTE]
 
-    def operation(one: Recorded) -> dict[str, Any]:
-        after = [[used.index(stream), position] for stream, position in sorted(one.after)]
+    def operation(recorded: Recorded) -> dict[str, Any]:
+        after = [[used.index(stream), position] for stream, position in sorted(recorded.after)]
         waits = {"after": after} if after else {}
-        if isinstance(one, Collective):
-            bucket = {} if one.bucket is None else {"bucket": one.bucket}
-            dtype = DTYPES.get(one.dtype, one.dtype)
-            sent = {"kind": one.kind, "group": one.group, "message_bytes": one.message_bytes, "dtype": dtype}
+        if isinstance(recorded, Collective):
+            bucket = {} if recorded.bucket is None else {"bucket": recorded.bucket}
+            dtype = DTYPES.get(recorded.dtype, recorded.dtype)
+            sent = {
+                "kind": recorded.kind,
+                "group": recorded.group,
+                "message_bytes": recorded.message_bytes,
+                "dtype": dtype,
+            }
             return sent | bucket | waits
-        work = {"flops": one.flops, "bytes": one.num_bytes, "seconds": float(f"{one.seconds:.9f}")}
-        return {"kind": "compute", "part": one.part} | {key: value for key, value in work.items() if value} | waits
+        work = {"flops": recorded.flops, "bytes": recorded.num_bytes, "seconds": float(f"{recorded.seconds:.9f}")}
+        return {"kind": "compute", "part": recorded.part} | {key: value for key, value in work.items() if value} | waits
 
-    return [{"name": names[number], "operations": [operation(one) for one in streams[number]]} for number in used]
+    return [
+        {"name": names[number], "operations": [operation(recorded) for recorded in streams[number]]} for number in used
+    ]
 
 
 FORMAT, VERSION = "simnet-step", 1
 
 
-def write(path: Path, found: Sequence[dict[str, Any]], command: str) -> None:
+def write(path: Path, worlds: Sequence[dict[str, Any]], command: str) -> None:
     """Write a step file, whole or not at all: of each world its "source" and its "recording"."""
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "source": {"how": "record", "command": command, **found[0]["source"]},
-        "recordings": [one["recording"] for one in found],
+        "source": {"how": "record", "command": command, **worlds[0]["source"]},
+        "recordings": [world["recording"] for world in worlds],
     }
     write_file(path, json.dumps(document, allow_nan=False) + "\n")
 
 
-def summary(found: Sequence[dict[str, Any]]) -> str:
+def summary(worlds: Sequence[dict[str, Any]]) -> str:
     """Return what was found, in one line."""
-    return "; ".join(_of_recording(one["recording"], **one["steps"]) for one in found)
+    return "; ".join(_of_recording(world["recording"], **world["steps"]) for world in worlds)
 
 
 def _of_recording(recording: dict[str, Any], asked: int, recorded: int) -> str:
-    kinds = [one["kind"] for stream in recording["streams"] for one in stream["operations"]]
+    kinds = [operation["kind"] for stream in recording["streams"] for operation in stream["operations"]]
     ranks, steps = recording["num_nodes"] * recording["ranks_per_node"], recording["num_steps"]
     of_steps = "a step" if steps == 1 else f"{steps} steps"
     num_sent = len(kinds) - kinds.count("compute")

@@ -12,8 +12,7 @@ from simnet.analysis.tune import TIE, Contender, first_of_ties, flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import gpu_models
 from simnet.core.units import Bandwidth
-from simnet.engine.batch_settings import BatchSettings
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import BatchSettings, Scenario
 from simnet.strategies import AnyStrategy, choices
 from simnet.strategies.base import Mathematics
 from simnet.workload.gpu_memory import GpuMemory
@@ -119,8 +118,9 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     @property
     def to_target(self) -> float:
         """Geometric mean of the speedups of the time to targets; 0 where one was missed, that of a step without any."""
-        found = [record.speedup.value if record.speedup else 0.0 for record in self.records]
-        return math.prod(found) ** (1 / len(found)) if found else self.speedup.value
+        speedups = [record.speedup.value if record.speedup else 0.0 for record in self.records]
+        # Geometric, since twice and half as fast are even.
+        return math.prod(speedups) ** (1 / len(speedups)) if speedups else self.speedup.value
 
     @property
     def bound(self) -> Bound:
@@ -218,7 +218,7 @@ class Advice(Struct, frozen=True, kw_only=True):
             return ""
         if row.mathematics == "local_steps":
             return "its steps do not wait for each other"
-        cut, cut_of_baseline = (one.batches[:3] for one in (row, self.baseline_system))
+        cut, cut_of_baseline = (system.batches[:3] for system in (row, self.baseline_system))
         return "its optimizer takes less" if cut == cut_of_baseline else "its batch is cut otherwise"
 
     @property
@@ -258,19 +258,21 @@ class Advice(Struct, frozen=True, kw_only=True):
     @property
     def choices(self) -> tuple[Choice, ...]:
         """The best that changes nothing in training, and the best of what rounds, compresses and trains apart."""
-        found: list[Choice] = []
+        best: list[Choice] = []
         for mathematics in get_args(Mathematics):
             rows = [row for row in self.systems if row.mathematics == mathematics and row.may_fit]
             if rows:
                 system = self._chosen(rows)
-                least_s = min((one.system.iteration_s for one in found), default=system.iteration_s)
-                found.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
-        return tuple(found)
+                # A gain is over the best that changes less, not over what stands just before.
+                least_s = min((choice.system.iteration_s for choice in best), default=system.iteration_s)
+                best.append(Choice(mathematics=mathematics, system=system, gain=least_s / system.iteration_s))
+        return tuple(best)
 
     def _chosen(self, rows: Sequence[RankedSystem]) -> RankedSystem:
         """Return the best of some: the first that pays, else the reference if it is about as fast, else the fastest."""
         paying = [row for row in self.paying if row in rows]
         reference = [row for row in rows if row is self.baseline_system or row.is_dense]
+        # A system that is faster by less than counts is no reason to change anything in training.
         near = [row for row in reference if row.iteration_s < PAYS * rows[0].iteration_s]
         near.sort(key=lambda row: row is not self.baseline_system)
         return next(iter([*paying, *near]), None) or self._first_of_ties(rows)

@@ -6,14 +6,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, FaultyStep, RankedSystem
-from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.whatif import free_communication
 from simnet.analysis.workers import run_where_it_pays
-from simnet.engine.batch_settings import with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StageTimes
 
@@ -36,17 +34,11 @@ def as_run(scenario: Scenario) -> Scenario:
 
 
 def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callable[[int], object]) -> Advice:
-    """Return an advice whose systems are ranked by the median of their iterations on the cluster as it is.
+    """Return an advice, made where nodes are alike, ranked by the median of iterations of a scenario with faults.
 
     Speedups, of steps and to targets, change as the medians do. Steps that are not all alike count as they do without
     faults: those of a period with their mean, those of a dense stage with their share. The bandwidths of rows, which
-    hold without faults, go.
-
-    Args:
-        advice: on the cluster with nodes that are all alike.
-        scenario: with the faults.
-        jobs: number of processes at most.
-        progress: called with 1 whenever a system is done.
+    hold without faults, go. `progress` is called with 1 whenever a system is done.
     """
     as_it_is = as_run(scenario)
     asked = {row.name: with_settings(replace(as_it_is, strategy=row.strategy), row.batches) for row in advice.systems}
@@ -54,8 +46,8 @@ def with_faults(advice: Advice, scenario: Scenario, jobs: int, progress: Callabl
         asked[_PLAIN] = replace(as_it_is, strategy=PLAIN)
     asked[_WITHOUT_COMM] = free_communication(asked[advice.baseline])
     results = {}
-    for name, found in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
-        results[name] = found
+    for name, times in run_where_it_pays(tuple(asked.items()), _simulated, jobs, work_there=_simulated):
+        results[name] = times
         progress(1)
     baseline, plain_s = results[advice.baseline], results[_PLAIN].p50_s if _PLAIN in results else None
     rows = [_as_it_is(row, results[row.name], baseline, plain_s) for row in advice.systems]
@@ -84,52 +76,52 @@ class _PeriodTimes(NamedTuple):
 
 def _simulated(asked: tuple[str, Scenario]) -> tuple[str, _PeriodTimes]:
     name, scenario = asked
-    strategy, found = scenario.strategy, _of_periods(scenario)
+    strategy, times = scenario.strategy, _of_periods(scenario)
     stage = strategy.dense_stage(None)
     if stage is None or not strategy.dense_fraction:
-        return name, found
+        return name, times
     dense = _of_periods(replace(scenario, strategy=stage.strategy))
     p50_s, p95_s = (
         StageTimes(own_s, dense_s).mean_s(strategy.dense_fraction)
-        for own_s, dense_s in ((found.p50_s, dense.p50_s), (found.p95_s, dense.p95_s))
+        for own_s, dense_s in ((times.p50_s, dense.p50_s), (times.p95_s, dense.p95_s))
     )
-    return name, found._replace(p50_s=p50_s, p95_s=p95_s)
+    return name, times._replace(p50_s=p50_s, p95_s=p95_s)
 
 
 def _of_periods(scenario: Scenario) -> _PeriodTimes:
     result = simulate(scenario).result
     period = PreparedScenario(scenario).plan(scenario.strategy).program.period
     times_s = result.iterations_s
+    # Steps of a period differ by design: only their mean says how fast it goes.
     means_s = tuple(sum(times_s[at : at + period]) / period for at in range(0, len(times_s), period))
     whole = replace(result, iterations_s=means_s)
     return _PeriodTimes(whole.p50_s, whole.p95_s, result.longest_pause_s)
 
 
-def _as_it_is(row: RankedSystem, found: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None) -> RankedSystem:
+def _as_it_is(row: RankedSystem, times: _PeriodTimes, baseline: _PeriodTimes, plain_s: float | None) -> RankedSystem:
     step = FaultyStep(
-        p50_s=found.p50_s,
-        p95_s=found.p95_s,
-        speedup_p50=baseline.p50_s / found.p50_s,
-        speedup_p95=baseline.p95_s / found.p95_s,
+        p50_s=times.p50_s,
+        p95_s=times.p95_s,
+        speedup_p50=baseline.p50_s / times.p50_s,
+        speedup_p95=baseline.p95_s / times.p95_s,
     )
+    # Intervals and targets were found where nodes are alike: faults scale them as they scale the medians.
     change = step.speedup_p50 / row.speedup.value
     return replace(
         row,
         iteration_s=step.p50_s,
         speedup=_scaled(row.speedup, change),
-        records=tuple(_scaled_record(record, change) for record in row.records),
+        records=tuple(
+            replace(record, speedup=record.speedup and _scaled(record.speedup, change)) for record in row.records
+        ),
         speedup_vs_plain=plain_s and plain_s / step.p50_s,
         headroom_s=baseline.p50_s / PAYS - step.p50_s,
-        longest_pause_s=found.longest_pause_s,
+        longest_pause_s=times.longest_pause_s,
         faster_in=(),
         pays_in=(),
         curve=(),
         faulty=step,
     )
-
-
-def _scaled_record(record: TrainingRecord, change: float) -> TrainingRecord:
-    return replace(record, speedup=None if record.speedup is None else _scaled(record.speedup, change))
 
 
 def _scaled(speedup: Speedup, change: float) -> Speedup:

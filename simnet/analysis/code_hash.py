@@ -38,6 +38,7 @@ def of_simnet() -> str:
     """Return a hash of the simulator's code and of the gradients files that come with it."""
     package = Path(__file__).parents[1]
     digest = hashlib.sha256()
+    # Gradients files are part of what is computed with; scenarios are in the key of each point.
     for path in sorted(package.rglob("*.py")) + sorted(files.folder("gradients").glob("*.json")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
@@ -45,8 +46,12 @@ def of_simnet() -> str:
 
 def foreign_code() -> dict[str, bytes]:
     """Return the code of registered strategies, faults and algorithms that are not simnet's own, by module."""
-    made: list[object] = [*STRATEGIES.built_in(), *FAULTS.built_in(), *(one.variants for one in algorithms.every())]
-    modules = {str(getattr(one, "__module__", "")) for one in made if is_foreign(one)}
+    made: list[object] = [
+        *STRATEGIES.built_in(),
+        *FAULTS.built_in(),
+        *(algorithm.variants for algorithm in algorithms.every()),
+    ]
+    modules = {str(getattr(registered, "__module__", "")) for registered in made if is_foreign(registered)}
     paths = {module: getattr(sys.modules.get(module), "__file__", None) for module in modules}
     return {module: Path(path).read_bytes() for module, path in paths.items() if path}
 
@@ -73,11 +78,11 @@ def difference(wanted: Computing) -> str | None:
 
     A module that nothing has loaded here has computed nothing.
     """
-    own = computing()
+    here = computing()
     for module, digest in wanted.code.items():
-        if own.code.get(module, digest) != digest:
+        if here.code.get(module, digest) != digest:
             return f"other code of {f'simnet {VERSION}' if module == 'simnet' else module}"
     for name, version in wanted.packages.items():
-        if own.packages.get(name) != version:
-            return f"{name} {own.packages.get(name, '(none)')}, not {version}"
+        if here.packages.get(name) != version:
+            return f"{name} {here.packages.get(name, '(none)')}, not {version}"
     return None

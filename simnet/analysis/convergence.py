@@ -1,16 +1,19 @@
-"""Measured convergence: a metric by step for several systems on one task, read from a file."""
+"""Measured convergence: a metric by step for several systems on one task, read from a file; and what is published."""
 
 import statistics
+from collections.abc import Collection
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from simnet.core import files
+from simnet.core import files, schema
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
-from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import RawScenario, Scenario
 from simnet.strategies import AnyStrategy
+from simnet.workload.training_step import num_elements
 
 VERSION = 2
 """The version of files that is read."""
@@ -18,6 +21,11 @@ VERSION = 2
 # Beyond this, matplotlib fails on a metric.
 MAX_METRIC = 1e100
 Value = Annotated[float, Meta(ge=-MAX_METRIC, le=MAX_METRIC)]
+
+SAME_TASK_TOLERANCE = 0.05
+"""Largest relative difference of two counts of one model: people write "1.3 B", and heads differ by a percent
+(BERT-Base with and without the heads of its pre-training: 0.6 %). BERT-Base and GPT-2 small differ by 13 %."""
+PUBLISHED = ("published", "convergence.toml")
 
 
 class TrainedSystem(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -147,8 +155,8 @@ class Convergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     def of(self, system: str, ranks: int) -> tuple[TrainingCurve, ...]:
         """Return the curves of a system at a number of ranks, by seed."""
-        found = [curve for curve in self.curves if curve.system == system and curve.ranks == ranks]
-        return tuple(sorted(found, key=lambda curve: curve.seed))
+        curves = [curve for curve in self.curves if curve.system == system and curve.ranks == ranks]
+        return tuple(sorted(curves, key=lambda curve: curve.seed))
 
 
 def load(name_or_path: str) -> Convergence:
@@ -158,16 +166,13 @@ def load(name_or_path: str) -> Convergence:
         SimnetError: there is no such file, or it does not hold together.
     """
     path: Path = files.locate("convergence", name_or_path)
-    found = RawScenario(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
-    for system in found.systems:
-        for ranks in found.rank_counts:
-            _check_same_steps(found.of(system, ranks), f"{files.label(path)}: curves of {system!r} on {ranks} ranks")
-    return found
-
-
-def _check_same_steps(curves: tuple[TrainingCurve, ...], where: str) -> None:
-    if len({curve.steps for curve in curves}) > 1:
-        raise SimnetError(f"{where}: seeds with different steps; evaluate every seed after the same steps")
+    convergence = RawScenario(data=files.read_file(path), origins={(): files.label(path)}).converted(Convergence)
+    for system in convergence.systems:
+        for ranks in convergence.rank_counts:
+            if len({curve.steps for curve in convergence.of(system, ranks)}) > 1:
+                where = f"{files.label(path)}: curves of {system!r} on {ranks} ranks"
+                raise SimnetError(f"{where}: seeds with different steps; evaluate every seed after the same steps")
+    return convergence
 
 
 def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, float, float]]:
@@ -181,7 +186,7 @@ def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, f
     by_step = [dict(zip(curve.steps, curve.values, strict=True)) for curve in curves]
     rows = []
     for step in sorted(set.intersection(*map(set, by_step))):  # logs of seeds may differ in their steps
-        values = [value for found in by_step if (value := found[step]) is not None]
+        values = [value for values_by_step in by_step if (value := values_by_step[step]) is not None]
         if len(values) < len(curves):
             break
         rows.append((step, statistics.median(values), min(values), max(values)))
@@ -191,3 +196,60 @@ def median_values(curves: tuple[TrainingCurve, ...]) -> list[tuple[int, float, f
 def shipped() -> dict[str, Convergence]:
     """Return the shipped trainings by name."""
     return {name: load(name) for name in files.names("convergence")}
+
+
+def is_same_task(convergence: Convergence, scenario: Scenario) -> bool:
+    """Tell whether the trained model has as many parameters as the simulated one, within `SAME_TASK_TOLERANCE`."""
+    trained = convergence.num_parameters
+    simulated = num_elements(scenario.workload)
+    return trained is not None and abs(trained - simulated) <= SAME_TASK_TOLERANCE * max(trained, simulated)
+
+
+def check_same_task(convergence: Convergence, scenario: Scenario) -> None:
+    """Refuse trainings of another model than the workload's, and those that do not say of which model they are."""
+    if is_same_task(convergence, scenario):
+        return
+    simulated = f"{num_elements(scenario.workload):,.0f} parameters"
+    if convergence.num_parameters is None:
+        raise SimnetError(
+            f"{convergence.task}: num_parameters: missing: the curves must be of the model that is simulated, of "
+            f"{simulated}; add --same-task if they are, or num_parameters to a convergence file"
+        )
+    raise SimnetError(
+        f"{convergence.task}: curves of a model of {convergence.num_parameters:,} parameters: must be of the model "
+        f"that is simulated, of {simulated}; bring curves of that model, or add --same-task to see what would follow "
+        "if it trained like this one"
+    )
+
+
+class PublishedConvergence(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one publication says of the quality of trainings that a strategy changes, where no training here does.
+
+    Attributes:
+        kinds: strategies that it is about.
+        text: in short.
+        carries: how far that carries.
+        source: where it is said.
+    """
+
+    kinds: tuple[str, ...]
+    text: str
+    carries: str
+    source: str
+
+
+class PublishedRecords(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of them."""
+
+    records: tuple[PublishedConvergence, ...]
+
+
+@cache
+def _published() -> tuple[PublishedConvergence, ...]:
+    path = files.data_path(*PUBLISHED)
+    return schema.build(PublishedRecords, files.read_file(path), files.label(path)).records
+
+
+def published_of(kinds: Collection[str]) -> tuple[PublishedConvergence, ...]:
+    """Return what is published of any of these strategies."""
+    return tuple(record for record in _published() if set(record.kinds) & set(kinds))

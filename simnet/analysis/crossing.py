@@ -48,13 +48,8 @@ def bisect_by_guesses(
     A bisection asks at fixed midpoints, and the answers follow from where the sign changes. So a guess of that place by
     interpolation tells which two midpoints the bisection would end at. Only these two are evaluated; if one of them
     contradicts the guess, a better guess is made from the new value. The result does not depend on the guesses, and
-    is therefore the same, to the bit, as that of a plain bisection.
-
-    Args:
-        low: the lower value.
-        high: the higher value.
-        tolerance: as in `bisect`.
-        excess: above 0 where the condition holds; monotonic between the two values.
+    is therefore the same, to the bit, as that of a plain bisection. `excess` is monotonic between the two values, and
+    above 0 where the condition holds.
     """
     known = {low: excess(low), high: excess(high)}
     for turn in itertools.count():
@@ -85,11 +80,11 @@ def _interpolated(known: dict[Number, float], turn: int) -> Number:
     Some turns, and wherever the line leads out of the bracket, the midpoint.
     """
     low, high = _bracket(known)
-    one, other = sorted(known, key=lambda value: abs(known[value]))[:2]
+    nearest, other = sorted(known, key=lambda value: abs(known[value]))[:2]
     is_halving = turn % TURNS_PER_HALVING == TURNS_PER_HALVING - 1
-    if not is_halving and one > 0 < other and known[one] != known[other]:
-        exponent = known[one] / (known[one] - known[other])
-        guess: float = one * (other / one) ** min(max(exponent, -99.0), 99.0)  # further out the power overflows
+    if not is_halving and nearest > 0 < other and known[nearest] != known[other]:
+        exponent = known[nearest] / (known[nearest] - known[other])
+        guess: float = nearest * (other / nearest) ** min(max(exponent, -99.0), 99.0)  # further out the power overflows
         if low < guess < high:
             return guess
     return midpoint(low, high)

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.analysis import whatif
 from simnet.analysis.crossing import Number, bisect_by_guesses, midpoint, transitions
@@ -128,7 +129,9 @@ def search(  # noqa: PLR0913 - the arguments of one command
         raise SimnetError(f"--from: {start!r}: equals --to; give two values")
 
     # As advise does: drawing at each value of the search would take a hundred times as long.
-    relative = _relative_interval(simulate(with_default_draws(experiment.at({}))))
+    drawn = simulate(with_default_draws(experiment.at({})))
+    ends_here = drawn.intervals.get("speedup")
+    relative = (ends_here and drawn.speedup and (ends_here[0] / drawn.speedup, ends_here[1] / drawn.speedup)) or None
 
     @cache
     def trial(value: Number) -> Trial:
@@ -136,8 +139,10 @@ def search(  # noqa: PLR0913 - the arguments of one command
 
     def to_spare(value: Number) -> float:
         speedup = trial(value).speedup
+        # A kernel without a time makes the speedup a bound from above: it never surely pays.
         return -PAYS if speedup.unmeasured else speedup.least - PAYS
 
+    # All of them first: a bisection between the ends alone would miss two crossings.
     values = _spaced(low, high)
     for value in values:
         trial(value)
@@ -167,12 +172,6 @@ def search(  # noqa: PLR0913 - the arguments of one command
         question=scenario.question,
         pays_in=tuple(zip(ends[::2], ends[1::2], strict=True)),
     )
-
-
-def _relative_interval(result: RunResult) -> tuple[float, float] | None:
-    """Return the 90 % interval of the speedup at the scenario's own values, relative to it; None without one."""
-    ends = result.intervals.get("speedup")
-    return (ends and result.speedup and (ends[0] / result.speedup, ends[1] / result.speedup)) or None
 
 
 def _spaced(low: Number, high: Number) -> list[Number]:
@@ -205,7 +204,7 @@ def _rounded_midpoint(low: Number, high: Number) -> Number:
 
 
 def _without_draws(scenario: Scenario) -> Scenario:
-    return structs.replace(scenario, run=structs.replace(scenario.run, draws=0))
+    return replace(scenario, run=replace(scenario.run, draws=0))
 
 
 def _compared_with(scenario: Scenario, trials: Sequence[Trial]) -> str:
@@ -232,7 +231,7 @@ def _trial(
         text=text_of(value, digits=6),
         iteration_s=result.result.step_s,
         baseline_iteration_s=result.baseline.step_s,
-        speedup=structs.replace(speedup, interval=interval),
+        speedup=replace(speedup, interval=interval),
         references=result.references,
         notes=result.notes,
     )
@@ -257,10 +256,10 @@ def speedup_of(result: RunResult, simulate: Callable[[Scenario], RunResult]) -> 
     )
 
 
-def _same_times(one: Trial, other: Trial) -> bool:
+def _same_times(trial: Trial, other: Trial) -> bool:
     """Tell whether two values give the same times, but for rounding."""
-    return math.isclose(one.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
-        one.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
+    return math.isclose(trial.iteration_s, other.iteration_s, rel_tol=1e-9) and math.isclose(
+        trial.baseline_iteration_s, other.baseline_iteration_s, rel_tol=1e-9
     )
 
 
@@ -287,13 +286,13 @@ def _reason(scenario: Scenario, key: str) -> str:
     return next((reason for reason, holds in reasons.items() if holds), other)
 
 
-def _number(scenario: Scenario, key: str, given: object) -> Number:
+def _number(scenario: Scenario, key: str, written: object) -> Number:
     """Return the number that a key has in a scenario."""
     value: Any = scenario
     for name in key.split("."):
         value = _member(value, name)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SimnetError(f"--break-even: {key}: {given!r}: not a number; give the key of a number or a quantity")
+        raise SimnetError(f"--break-even: {key}: {written!r}: not a number; give the key of a number or a quantity")
     return value
 
 

@@ -19,8 +19,6 @@ from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
 
 NAME = "points.sqlite"
-OLDER = "points.jsonl"
-"""What versions before this one wrote."""
 COMMIT_S = 1.0
 """Work that a kill may cost: points are committed once they have taken as long together, or waited as long."""
 # Time in which another sweep that is just being refused lets go of the file.
@@ -102,7 +100,7 @@ class Journal:
         elif tables != [_TABLE]:
             raise SimnetError(f"{self.path}: no journal of this version of simnet; delete it, {_ELSEWHERE}")
         # The whole file is read for that. Else damage might be found after hours, with new points in the file.
-        if [one for (one,) in database.execute("PRAGMA integrity_check(1)")] != [b"ok"]:
+        if [finding for (finding,) in database.execute("PRAGMA integrity_check(1)")] != [b"ok"]:
             raise SimnetError(f"{self.path}: {_DAMAGED}")
         database.execute("COMMIT")
         ((last,),) = database.execute("SELECT max(place) FROM points")
@@ -124,9 +122,7 @@ class Journal:
     def append(self, entries: Iterable[Entry], seconds: float) -> list[int]:
         """Add finished points, which outlive a kill after `COMMIT_S` of work at the latest, and return their places.
 
-        Args:
-            entries: points that are not there yet.
-            seconds: that they took.
+        The points are not there yet; together they took so many seconds.
         """
         places = []
         try:
@@ -153,15 +149,13 @@ class Journal:
 
     def place_of(self, key: str) -> int | None:
         """Return the place of a point by the content hash of its scenario; None if it is not there."""
-        found = self._fetched("SELECT place FROM points WHERE key = ?", key)
-        return None if found is None else int(found[0])
+        row = self._fetched("SELECT place FROM points WHERE key = ?", key)
+        return None if row is None else int(row[0])
 
     def outcome_at(self, place: int, scenario: Scenario | None = None) -> RunResult | str:
         """Return what a point came to: its result, or the reason why it is refused.
 
-        Args:
-            place: as `append` and `place_of` return it.
-            scenario: of the point, if it is at hand: the one in the file is not read then.
+        The scenario in the file is not read where that of the point is at hand.
         """
         question = "SELECT result, refused FROM points WHERE place = ?"
         result, refused = self._fetched(question, place) or (None, None)
@@ -208,9 +202,6 @@ def _target(directory: Path) -> Path:
         if path.exists() and not path.is_file():
             raise SimnetError(f"{path}: not a regular file; remove it, or name another with -o")
         target = write_target(path, directory)
-        if (directory / OLDER).exists():
-            rule = f"the journal of an older version, whose results this one does not take; delete it, {_ELSEWHERE}"
-            raise SimnetError(f"{directory / OLDER}: {rule}")
         # SQLite does not say why a file cannot be made. Never opened where it exists: closing it would end the lock
         # that another journal of this process has.
         if not target.exists():

@@ -32,40 +32,34 @@ def num_runs(scenario: Scenario, *, num_sides: int = 2) -> int:
 
 
 def with_lost_time(result: RunResult, progress: Progress = lambda _: None) -> RunResult:
-    """Return a result that says of each strategy what it loses to each fault.
+    """Return a result of a cluster with faults that says of each strategy what it loses to each of them.
 
-    Args:
-        result: of a cluster with faults.
-        progress: called with 1 after each simulation.
+    `progress` is called with 1 after each simulation.
     """
     scenario = result.scenario
     check(scenario)
-    own = replace(result.result, lost_time=_lost(scenario, result.result, progress))
+    of_strategy = replace(result.result, lost_time=_lost(scenario, result.result, progress))
     baseline, compared = result.baseline, result.compared
     if baseline is not None and compared is not None:
         baseline = replace(baseline, lost_time=_lost(compared, baseline, progress))
-    return replace(result, result=own, baseline=baseline)
+    return replace(result, result=of_strategy, baseline=baseline)
 
 
 def _lost(scenario: Scenario, whole: StrategyResult, progress: Progress) -> LostTime:
-    """Return what the strategy of a scenario loses.
-
-    Args:
-        scenario: with all faults.
-        whole: its result there.
-        progress: called with 1 after each simulation.
-    """
+    """Return what the strategy of a scenario with faults loses, of which the whole result is known."""
+    # Every run takes the executor that faults need: two executors may differ by more than a small fault costs.
     fidelity = "exact" if whole.fidelity == "exact" else "grouped"
     run = replace(scenario.run, fidelity=fidelity, iterations=scenario.num_iterations, draws=0)
     asked = replace(scenario, baseline=None, run=run)
 
     def lost_to(cluster: Cluster) -> StepTimes:
-        found = simulate(replace(asked, cluster=cluster)).result
+        without = simulate(replace(asked, cluster=cluster)).result
         progress(1)
-        return whole.times.minus(found.times)
+        return whole.times.minus(without.times)
 
     faults = tuple(LostToFault(key=key, lost=lost_to(rest)) for key, rest in _without_each(scenario.cluster))
     without_any = replace(scenario.cluster, slow_nodes=(), faults=())
+    # Without the only fault the cluster is the one without any.
     together = faults[0].lost if len(faults) == 1 else lost_to(without_any)
     interaction = together
     for fault in faults:

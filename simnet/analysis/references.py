@@ -18,10 +18,9 @@ from simnet.analysis.tune import (
 from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.memory_fit import fits_uncut, memory_of, that_fit
 from simnet.engine.result import References, RunResult
-from simnet.engine.scenario import RunSettings, Scenario
+from simnet.engine.scenario import BatchSettings, RunSettings, Scenario, settings_of, with_settings
 from simnet.engine.simulation import simulate
 from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy, RecordedStep, choices
@@ -41,10 +40,7 @@ def compared(
 ) -> RunResult:
     """Simulate a scenario against its references; where there are none, against the baseline that it names.
 
-    Args:
-        scenario: what to simulate.
-        on_progress: as in `simulate`.
-        known: the references, where they are known.
+    References that are known are not looked for again.
     """
     return simulate(scenario, on_progress, references=known or references([scenario])[0])
 
@@ -56,29 +52,33 @@ def references(scenarios: Sequence[Scenario]) -> list[References | None]:
         None where they cannot be predicted, take the exact executor, or nothing that changes nothing fits the GPU.
     """
     groups: dict[object, list[tuple[Scenario, list[int]]]] = {}
-    plain = [_plain(one) for one in scenarios]
-    for place, one in enumerate(plain):
-        shape = _shape(one)
-        alike = groups.setdefault(_key(one), [])
+    plain = [_plain(scenario) for scenario in scenarios]
+    for place, scenario in enumerate(plain):
+        # Comparing whole scenarios takes long: those with another key are not alike.
+        shape = _shape(scenario)
+        alike = groups.setdefault(_key(scenario), [])
         places = next((places for other, places in alike if other == shape), None)
         if places is None:
             alike.append((shape, places := []))
         places.append(place)
-    found: list[References | None] = [None] * len(plain)
+    known_references: list[References | None] = [None] * len(plain)
     for places in (places for alike in groups.values() for _, places in alike):
         try:
             for place, known in zip(places, _of_group([plain[place] for place in places]), strict=True):
-                found[place] = _as_asked(scenarios[place], known)
+                known_references[place] = _as_asked(scenarios[place], known)
+        # They differ in rates alone: what one of them lacks, all lack.
         except SimnetError:
             continue
-    return found
+    return known_references
 
 
 def _plain(scenario: Scenario) -> Scenario:
     """Return a scenario as references see it: nodes are alike, strategy and baseline do not matter."""
     same = without_faults(scenario)
-    given = same.run
-    run = RunSettings(grad_accumulation=given.grad_accumulation, global_batch=given.global_batch, fidelity="folded")
+    whole_run = same.run
+    run = RunSettings(
+        grad_accumulation=whole_run.grad_accumulation, global_batch=whole_run.global_batch, fidelity="folded"
+    )
     return replace(same, name="", question="", strategy=PLAIN, baseline=None, run=run)
 
 
@@ -117,15 +117,16 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
     made = []
     for lane, scenario in enumerate(scenarios):
         fastest = [cuts[first_of_least([times[cut][lane] for cut in cuts])] for cuts in by_system]
+        # Memory does not depend on rates, so that it is asked for once.
         held |= {cut: memory_of(with_settings(first, cut.settings), cut.strategy) for cut in fastest if cut not in held}
         steps = [Contender.of(cut.strategy, times[cut][lane], held[cut], first.workload) for cut in fastest]
         best = fastest[first_of_ties(steps)]
-        is_as_given = best.settings == settings_of(scenario)
+        is_uncut = best.settings == settings_of(scenario)
         made.append(
             References(
                 strategy=best.strategy,
                 settings=best.settings,
-                tuned=f"tuned {described(best.strategy, '' if is_as_given else best.settings.text())}",
+                tuned=f"tuned {described(best.strategy, '' if is_uncut else best.settings.text())}",
                 tuned_s=_followed_s(scenario, best),
                 flat=flat_name(first.workload.dtype),
                 flat_s=min((_followed_s(scenario, cut) for cut in flats), default=None),
@@ -148,7 +149,7 @@ def reference_systems(scenario: Scenario, known: Callable[[], Mapping[str, Varia
     alike = {
         name: variants
         for name, variants in known().items()
-        if not any(needs_training(one) or isinstance(one, RecordedStep) for one in variants)
+        if not any(needs_training(variant) or isinstance(variant, RecordedStep) for variant in variants)
     }
     return {**dense, **alike}
 
@@ -165,13 +166,13 @@ def _cuts(scenario: Scenario, variants: Variants) -> list[_Cut]:
 def _times_s(scenarios: Sequence[Scenario], cuts: Iterable[_Cut]) -> dict[_Cut, list[float]]:
     """Return the steps of each cut in each scenario [s]; those that differ in rates alone are timed together."""
     lanes: dict[BatchSettings, Callable[[AnyStrategy], list[float]]] = {}
-    found = {}
+    times = {}
     for cut in cuts:
         if cut.settings not in lanes:
-            there = [with_settings(one, cut.settings) for one in scenarios]
+            there = [with_settings(scenario, cut.settings) for scenario in scenarios]
             lanes[cut.settings] = StepLanes(there).of if len(there) > 1 else _alone(there[0])
-        found[cut] = lanes[cut.settings](cut.strategy)
-    return found
+        times[cut] = lanes[cut.settings](cut.strategy)
+    return times
 
 
 def _alone(scenario: Scenario) -> Callable[[AnyStrategy], list[float]]:
@@ -204,5 +205,5 @@ def _as_asked(scenario: Scenario, known: References) -> References:
     named = scenario.baseline
     if named is None or named in {known.strategy, PLAIN, scenario.strategy}:
         return known
-    own = replace(scenario, strategy=named, baseline=None, run=replace(scenario.run, draws=0))
-    return replace(known, named=f"the baseline, {described(named)}", named_s=step_s(own))
+    with_named = replace(scenario, strategy=named, baseline=None, run=replace(scenario.run, draws=0))
+    return replace(known, named=f"the baseline, {described(named)}", named_s=step_s(with_named))

@@ -76,24 +76,24 @@ def decode(data: bytes, where: str = NAME) -> SweepResult:
     """Return the results that JSON holds."""
     _check_format(data, where)
     try:
-        found = schema.decode(SweepResult, data, where)
-        check_plain([point.set for point in found.points], where)
-        _check_rates(found, where)
+        sweep = schema.decode(SweepResult, data, where)
+        check_plain([point.set for point in sweep.points], where)
+        _check_rates(sweep, where)
     except NotInstalledError as error:
         raise SimnetError(error.in_data) from error
     except SimnetError as error:
         raise SimnetError(f"{error}: the file is damaged; run the sweep again") from error
-    if not found.points:
+    if not sweep.points:
         raise SimnetError(f"{where}: points: []: must not be empty; run the sweep again")
-    return found
+    return sweep
 
 
 def _check_rates(sweep: SweepResult, where: str) -> None:
     """Check that an axis of bandwidths can be drawn."""
     for number, point in enumerate(sweep.points):
         if not SMALLEST <= point.nic_gbit_per_s <= LARGEST:
-            given = f"points.{number}.scenario.cluster: {point.nic_gbit_per_s} Gbit/s a node"
-            raise SimnetError(f"{where}: {given}: must be at least {SMALLEST}, at most {LARGEST}")
+            place = f"points.{number}.scenario.cluster: {point.nic_gbit_per_s} Gbit/s a node"
+            raise SimnetError(f"{where}: {place}: must be at least {SMALLEST}, at most {LARGEST}")
 
 
 def _check_format(data: bytes, where: str) -> None:

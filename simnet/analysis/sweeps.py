@@ -18,7 +18,7 @@ import msgspec
 
 from simnet.analysis import code_hash
 from simnet.analysis.journal import Entry, Journal, Outcome
-from simnet.analysis.workers import Pool, local_pool, rare_looks_for_circles, run_on
+from simnet.analysis.workers import Pool, local_pool, raised_gc_threshold, run_on
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.engine.intervals import with_default_draws
@@ -375,7 +375,7 @@ def simulate_task(task: SweepTask) -> TaskPart:
     """
     if (other := code_hash.difference(task.computing)) is not None:
         raise SimnetError(f"{socket.gethostname()}: a worker has {other}: install the same on all workers")
-    with rare_looks_for_circles(), closing(_timed(run_points(task.scenarios), ENOUGH_S)) as parts:
+    with raised_gc_threshold(), closing(_timed(run_points(task.scenarios), ENOUGH_S)) as parts:
         outcomes, seconds = next(parts)
     return TaskPart(task.keys[: len(outcomes)], outcomes, seconds)
 
@@ -390,7 +390,7 @@ def _on_pool(
         share = math.ceil(len(queue) / (TASKS_PER_WORKER * pool.num_slots()))
         most = 1 if point_s is None else min(int(LONGEST_TASK_S / max(point_s, 1e-6)), share)
         points = queue.largest(max(most, 1))
-        task = SweepTask(computing, tuple(one.key for one in points), tuple(one.scenario for one in points))
+        task = SweepTask(computing, tuple(point.key for point in points), tuple(point.scenario for point in points))
         return (task, points) if points else None
 
     for points, part in run_on(pool, next_task, simulate_task):

@@ -5,15 +5,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import Struct
+from msgspec.structs import replace
 
-from simnet.analysis import same_task, whatif
-from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve
+from simnet.analysis import whatif
+from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve, is_same_task
 from simnet.analysis.references import references
-from simnet.analysis.step_cost import StepCost, StepCosts, num_dense, step_costs
 from simnet.analysis.training_record import TrainedCurves, best_dense
 from simnet.analysis.tune import PLAIN
-from simnet.analysis.tuned_steps import TunedSteps
+from simnet.analysis.tuned_steps import StepCost, StepCosts, TunedSteps, num_dense, step_costs
 from simnet.analysis.verdict import Speedup
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
@@ -104,9 +104,9 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
 
     def baseline_at(self, there: AtBandwidth) -> TargetTime:
         """Return the baseline at a bandwidth, where it always is."""
-        found = there.find(self.baseline)
-        assert found is not None
-        return found
+        baseline = there.find(self.baseline)
+        assert baseline is not None
+        return baseline
 
     def baseline_training_s(self, there: AtBandwidth) -> float:
         """Return the time of the baseline's whole training at a bandwidth [s]."""
@@ -150,7 +150,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         SimnetError: no such ranks, no target, or not even the baseline can be predicted.
     """
     ranks = _ranks(convergence, ranks)
-    curves = {name: found for name in convergence.systems if (found := convergence.of(name, ranks))}
+    curves = {name: trainings for name in convergence.systems if (trainings := convergence.of(name, ranks))}
     goal = _target(convergence, target)
     scale = 1.0 if steps is None else steps / max(curve.steps[-1] for all_ in curves.values() for curve in all_)
     baseline = _baseline(convergence, ranks)
@@ -158,33 +158,34 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         name: TrainedCurves(
             title=convergence.systems[name].title,
             strategy=choices.for_longer_training(convergence.systems[name].strategy, scale),
-            curves=found,
+            curves=trainings,
             baseline=curves[baseline],
             target=goal,
             is_lower_better=convergence.is_lower_better,
             scale=scale,
         )
-        for name, found in curves.items()
+        for name, trainings in curves.items()
     }
     left_out = {name: _untrained(convergence, name, ranks) for name in convergence.systems if name not in curves}
     notes: dict[str, None] = {}
     num_draws = scenario.run.draws or 0
     intervals.check_draws(num_draws)
-    run = structs.replace(scenario.run, draws=0, steps=None)
-    plain = structs.replace(scenario, baseline=None, strategy=PLAIN, run=run)
+    run = replace(scenario.run, draws=0, steps=None)
+    plain = replace(scenario, baseline=None, strategy=PLAIN, run=run)
     # Without draws the interval is that of the seeds alone.
     error = intervals.model_error(scenario.calibration) if num_draws else ModelError(time=1.0, speedup=1.0, source="")
     there = [whatif.at_bandwidth(plain, rate) for rate in bandwidths]
-    found_at = []
-    for one, both in zip(there, references(there), strict=True):
-        costed, reasons = _costed_at(one, trained, baseline, num_draws, costs, progress)
+    by_bandwidth = []
+    for plain_there, both in zip(there, references(there), strict=True):
+        costed, reasons = _costed_at(plain_there, trained, baseline, num_draws, costs, progress)
         left_out |= reasons
         notes |= {note: None for system in costed.values() for note in system.notes}
         base = costed[baseline].costs
         rows = [_target_time(name, each, None if name == baseline else base, error) for name, each in costed.items()]
+        # What never gets there comes last.
         rows.sort(key=lambda row: math.inf if row.time_s is None else row.time_s)
-        rate = one.cluster.inter_node.bytes_per_s
-        found_at.append(AtBandwidth(bandwidth=rate, systems=tuple(rows), references=both))
+        rate = plain_there.cluster.inter_node.bytes_per_s
+        by_bandwidth.append(AtBandwidth(bandwidth=rate, systems=tuple(rows), references=both))
     return TimesToTarget(
         scenario=scenario,
         convergence=convergence,
@@ -192,8 +193,8 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
         target=goal,
         scale=scale,
         baseline=baseline,
-        bandwidths=tuple(found_at),
-        is_same_task=same_task.is_same_task(convergence, scenario),
+        bandwidths=tuple(by_bandwidth),
+        is_same_task=is_same_task(convergence, scenario),
         price_per_gpu_hour=price_per_gpu_hour,
         left_out=tuple(left_out.items()),
         notes=tuple(notes),
@@ -263,24 +264,25 @@ def _costed_at(  # noqa: PLR0913, PLR0917
     progress: Callable[[int], object],
 ) -> tuple[dict[str, _Costed], dict[str, str]]:
     """Return each system with its costs, and why others cannot be predicted."""
-    times, found, reasons = TunedSteps(scenario, num_draws), {}, {}
-    for name, one in trained.items():
+    times, costed, reasons = TunedSteps(scenario, num_draws), {}, {}
+    for name, curves in trained.items():
         try:
-            found[name] = _costed(one, costs(one.strategy, times), scenario)
+            costed[name] = _costed(curves, costs(curves.strategy, times), scenario)
         except SimnetError as error:
+            # Without it no speedup is left to tell.
             if name == baseline:
                 raise
             reasons[name] = str(error)
         progress(1)
-    return found, reasons
+    return costed, reasons
 
 
 def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario) -> _Costed:
     strategy = costs.usual.strategy
     stage = strategy.dense_stage(None)
     # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
-    run = simulate(structs.replace(scenario, strategy=choices.for_longer_training(strategy, 0.0)))
-    dense = simulate(structs.replace(scenario, strategy=stage.strategy)) if stage else None
+    run = simulate(replace(scenario, strategy=choices.for_longer_training(strategy, 0.0)))
+    dense = simulate(replace(scenario, strategy=stage.strategy)) if stage else None
     return _Costed(
         trained,
         costs,
@@ -290,9 +292,9 @@ def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario) -> _Co
     )
 
 
-def _target_time(name: str, one: _Costed, baseline: StepCosts | None, error: ModelError) -> TargetTime:
+def _target_time(name: str, system: _Costed, baseline: StepCosts | None, error: ModelError) -> TargetTime:
     """Return what a system takes to the target; `baseline` is None of the baseline itself."""
-    trained, costs = one.trained, one.costs
+    trained, costs = system.trained, system.costs
     steps, time_s = _median(trained.steps), _median(trained.times_s([costs.usual]))
     return TargetTime(
         name=name,
@@ -306,7 +308,7 @@ def _target_time(name: str, one: _Costed, baseline: StepCosts | None, error: Mod
         speedup=trained.speedup(costs, baseline, error.speedup) if steps is not None and baseline else None,
         unmeasured=costs.unmeasured,
         has_estimated_kernels=costs.slow is not None,
-        sent_bytes=None if steps is None else one.sent_bytes(steps),
+        sent_bytes=None if steps is None else system.sent_bytes(steps),
         final=_final(trained.curves),
     )
 
@@ -315,11 +317,13 @@ def _interval(values: Sequence[float], median: float, error: float) -> tuple[flo
     """Return the middle 90 %, widened to hold the median that stands in the same row: of two values the larger one."""
     finite = [value for value in values if math.isfinite(value)]
     low, high = intervals.middle_90_percent(finite, error)
+    # A training that never got there has no longest time.
     return min(low, median), max(high, median) if len(finite) == len(values) else None
 
 
 def _median(values: Sequence[float]) -> float | None:
     """Return the median; None if it is infinite."""
+    # Of two middle ones the later: half that never got there is a miss.
     middle = statistics.median_high(values) if len(values) % 2 == 0 else statistics.median(values)
     return middle if math.isfinite(middle) else None
 

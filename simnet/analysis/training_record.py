@@ -8,7 +8,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from simnet.analysis.convergence import Convergence, TrainingCurve
-from simnet.analysis.step_cost import StepCost, StepCosts
+from simnet.analysis.tuned_steps import StepCost, StepCosts
 from simnet.analysis.verdict import Speedup
 from simnet.engine import intervals
 from simnet.strategies import AnyStrategy, choices
@@ -83,33 +83,32 @@ class TrainedCurves(NamedTuple):
         """Return the time to the target of each training at each cost; infinite if it never got there [s]."""
         return [cost.elapsed_s(steps) for steps in self.steps for cost in costs]
 
-    def speedup(self, own: StepCosts, baseline: StepCosts, error: float | None) -> Speedup | None:
+    def speedup(self, costs: StepCosts, baseline: StepCosts, error: float | None) -> Speedup | None:
         """Return how much sooner the system is at the target than the baseline; None where the baseline never is.
 
-        Args:
-            own: what its steps cost.
-            baseline: what those of the baseline cost, in as many draws.
-            error: the model's own on a speedup, a factor at 90 %; None for no interval.
+        Steps cost as in as many draws on both sides; `error` is the model's own on a speedup, a factor at 90 %, None
+        for no interval.
         """
-        values = self._ratios([own.usual], [baseline.usual])
+        values = self._ratios([costs.usual], [baseline.usual])
         if not values:
             return None
-        spread = self._ratios(own.drawn, baseline.drawn)
+        spread = self._ratios(costs.drawn, baseline.drawn)
         return Speedup(
             value=statistics.median(values),
             interval=None if error is None else intervals.middle_90_percent(spread, error),
-            if_kernels_slow=statistics.median(self._ratios([own.slow], [baseline.usual])) if own.slow else None,
-            unmeasured=own.unmeasured,
+            if_kernels_slow=statistics.median(self._ratios([costs.slow], [baseline.usual])) if costs.slow else None,
+            unmeasured=costs.unmeasured,
         )
 
-    def _ratios(self, own: Sequence[StepCost], baseline: Sequence[StepCost]) -> list[float]:
+    def _ratios(self, costs: Sequence[StepCost], baseline: Sequence[StepCost]) -> list[float]:
         """Return the baseline's time to the target over this system's, of trainings with one seed and one draw."""
+        # Pairs of one seed and one draw: what both sides share cancels in their ratio.
         dense = {curve.seed: steps for curve in self.baseline if math.isfinite(steps := self._steps(curve))}
         return [
             base.elapsed_s(dense[curve.seed]) / cost.elapsed_s(self._steps(curve))
             for curve in self.curves
             if curve.seed in dense
-            for cost, base in zip(own, baseline, strict=True)
+            for cost, base in zip(costs, baseline, strict=True)
         ]
 
     def _steps(self, curve: TrainingCurve) -> float:
@@ -117,7 +116,7 @@ class TrainedCurves(NamedTuple):
         return math.inf if step is None else step * self.scale
 
     def record(
-        self, task: str, own: StepCosts, baseline: StepCosts, *, error: float | None = None, is_of_user: bool = False
+        self, task: str, costs: StepCosts, baseline: StepCosts, *, error: float | None = None, is_of_user: bool = False
     ) -> TrainingRecord:
         """Return what the trainings say of steps that cost so much; arguments as of `TrainingRecord` and `speedup`."""
         return TrainingRecord(
@@ -128,61 +127,66 @@ class TrainedCurves(NamedTuple):
             num_trainings=len(self.curves),
             num_reached=self.num_reached,
             num_diverged=sum(curve.values[-1] is None for curve in self.curves),
-            speedup=None if self.is_missed else self.speedup(own, baseline, error),
+            speedup=None if self.is_missed else self.speedup(costs, baseline, error),
         )
 
 
-def trained_as(found: Convergence, strategy: AnyStrategy) -> TrainedCurves | None:
+def trained_as(convergence: Convergence, strategy: AnyStrategy) -> TrainedCurves | None:
     """Return the system of a file that trains as a strategy does, on the most ranks; None if there is none.
 
     A system in another topology trains otherwise (`choices.train_alike`), and may have been trained on fewer ranks. Of
     several systems, it is the one with the most options in common.
     """
-    alike = {name: system for name, system in found.systems.items() if choices.train_alike(strategy, system.strategy)}
-    ranks = max((curve.ranks for curve in found.curves if curve.system in alike), default=0)
-    named = {name: system for name, system in alike.items() if found.of(name, ranks)}
-    if found.target is None or not named:
+    alike = {
+        name: system for name, system in convergence.systems.items() if choices.train_alike(strategy, system.strategy)
+    }
+    # More ranks are nearer to the cluster that is asked about.
+    ranks = max((curve.ranks for curve in convergence.curves if curve.system in alike), default=0)
+    named = {name: system for name, system in alike.items() if convergence.of(name, ranks)}
+    if convergence.target is None or not named:
         return None
-    name = max(named, key=lambda one: _num_common(named[one].strategy, strategy))
-    baseline = best_dense(found, ranks)
+
+    def num_common_options(name: str) -> int:
+        trained = named[name].strategy
+        return sum(getattr(trained, key, None) == getattr(strategy, key, None) for key in trained.__struct_fields__)
+
+    name = max(named, key=num_common_options)
+    baseline = best_dense(convergence, ranks)
     if baseline is None:
         return None
     return TrainedCurves(
         title=named[name].title,
         strategy=named[name].strategy,
-        curves=found.of(name, ranks),
-        baseline=found.of(baseline, ranks),
-        target=found.target,
-        is_lower_better=found.is_lower_better,
+        curves=convergence.of(name, ranks),
+        baseline=convergence.of(baseline, ranks),
+        target=convergence.target,
+        is_lower_better=convergence.is_lower_better,
     )
 
 
-def missed_otherwise(found: Convergence, strategy: AnyStrategy) -> bool | None:
+def missed_otherwise(convergence: Convergence, strategy: AnyStrategy) -> bool | None:
     """Return whether a system missed the target in each form in which it was trained; None if it was in none.
 
     Of a strategy whose own form, such as its topology, was not trained.
     """
-    ranks = found.rank_counts[-1] if found.rank_counts else 0
-    same_kind = [name for name, system in found.systems.items() if type(system.strategy) is type(strategy)]
-    curves = [curves for name in same_kind if (curves := found.of(name, ranks))]
-    if found.target is None or not curves:
+    ranks = convergence.rank_counts[-1] if convergence.rank_counts else 0
+    same_kind = [name for name, system in convergence.systems.items() if type(system.strategy) is type(strategy)]
+    curves = [curves for name in same_kind if (curves := convergence.of(name, ranks))]
+    if convergence.target is None or not curves:
         return None
-    own = TrainedCurves(same_kind[0], strategy, (), (), found.target, found.is_lower_better)
-    return all(own._replace(curves=of_one).is_missed for of_one in curves)
+    untrained = TrainedCurves(same_kind[0], strategy, (), (), convergence.target, convergence.is_lower_better)
+    return all(untrained._replace(curves=of_one).is_missed for of_one in curves)
 
 
-def _num_common(one: AnyStrategy, other: AnyStrategy) -> int:
-    return sum(getattr(one, key, None) == getattr(other, key, None) for key in one.__struct_fields__)
-
-
-def best_dense(found: Convergence, ranks: int) -> str | None:
+def best_dense(convergence: Convergence, ranks: int) -> str | None:
     """Return the system without compression that ends best; None if each ends in no number for some seed."""
-    sign = 1.0 if found.is_lower_better else -1.0
+    sign = 1.0 if convergence.is_lower_better else -1.0
     finals = {
-        name: [curve.values[-1] for curve in found.of(name, ranks)]
-        for name, system in found.systems.items()
+        name: [curve.values[-1] for curve in convergence.of(name, ranks)]
+        for name, system in convergence.systems.items()
         if not system.strategy.compresses
     }
+    # A baseline that diverged for one seed would make every rival look good.
     known = {
         name: sign * statistics.median(value for value in values if value is not None)
         for name, values in finals.items()

@@ -45,7 +45,8 @@ def without_repeats(names: Iterable[str], known: Mapping[str, Variants], dtype: 
         name
         for name in names
         if not all(
-            one.mathematics == "rounding" and BYTES_PER_ELEMENT[dtype] <= _wire_bytes(one) for one in known[name]
+            strategy.mathematics == "rounding" and BYTES_PER_ELEMENT[dtype] <= _wire_bytes(strategy)
+            for strategy in known[name]
         )
     )
 
@@ -54,8 +55,8 @@ def _wire_bytes(strategy: AnyStrategy) -> float:
     """Return the bytes of an element that a cast leaves; 0 where nothing is cast, or a system rounds besides."""
     if getattr(strategy, "replicas", ""):
         return 0
-    given = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype", "reduce_dtype"))
-    return min((BYTES_PER_ELEMENT[one] for one in given if one is not None), default=0)
+    dtypes = (getattr(strategy, key, None) for key in ("wire_dtype", "gather_dtype", "reduce_dtype"))
+    return min((BYTES_PER_ELEMENT[dtype] for dtype in dtypes if dtype is not None), default=0)
 
 
 def needs_training(strategy: AnyStrategy) -> bool:
@@ -70,28 +71,28 @@ def flat_name(dtype: Dtype) -> str:
 
 def dense_systems(dtype: Dtype) -> dict[str, Variants]:
     """Return DDP without compression, by title; for fp32 gradients also cast to bf16."""
-    found = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}
+    dense = {f"DDP {dtype}": _tuned([DenseAllReduce(algorithm="auto")])}
     if dtype == "fp32":
-        found["DDP bf16"] = _tuned([DenseAllReduce(algorithm="auto", wire_dtype="bf16")])
-    return found
+        dense["DDP bf16"] = _tuned([DenseAllReduce(algorithm="auto", wire_dtype="bf16")])
+    return dense
 
 
 def recorded_systems(paths: Iterable[str]) -> dict[str, Variants]:
     """Return recorded steps by what to call them; their all-reduces are chosen by message as those of DDP are."""
     every = tuple(dict.fromkeys(paths))
     stems = [Path(path).stem for path in every]
-    found: dict[str, Variants] = {}
+    recorded: dict[str, Variants] = {}
     for path, stem in zip(every, stems, strict=True):
         step_file.read(Path(path))
-        found[f"recorded {stem if stems.count(stem) == 1 else path}"] = (RecordedStep(file=path, algorithm="auto"),)
-    return found
+        recorded[f"recorded {stem if stems.count(stem) == 1 else path}"] = (RecordedStep(file=path, algorithm="auto"),)
+    return recorded
 
 
 def trained_variants(strategy: AnyStrategy, dtype: Dtype) -> Variants:
     """Return the settings of a strategy whose training goes as its own; of DDP all that stand for the baseline."""
     if isinstance(strategy, DenseAllReduce):
         return tuple(variant for variants in dense_systems(dtype).values() for variant in variants)
-    return tuple(one for one in _tuned([strategy]) if choices.train_alike(one, strategy))
+    return tuple(variant for variant in _tuned([strategy]) if choices.train_alike(variant, strategy))
 
 
 def with_known_kernels(
@@ -101,7 +102,7 @@ def with_known_kernels(
 
     A kernel without either costs nothing, so that a variant with it would win against those that are known.
     """
-    known = (one for one in variants if not whatif.coverage(kernels_of(one), calibration).unmeasured)
+    known = (variant for variant in variants if not whatif.coverage(kernels_of(variant), calibration).unmeasured)
     return tuple(known) or variants
 
 
@@ -130,15 +131,15 @@ def first_of_ties(contenders: Sequence[Contender]) -> int:
     Of those the lines that can be pasted into a PyTorch script win over flags of another framework, then what leaves
     clearly more memory, then the fastest.
     """
-    fastest_s = min(one.step_s for one in contenders)
-    tied = [one for one in contenders if one.step_s < TIE * fastest_s]
-    easiest = [one for one in tied if one.effort == min(one.effort for one in tied)]
-    least_bytes = min(one.held_bytes for one in easiest)
-    return contenders.index(min(one for one in easiest if one.held_bytes <= TIE * least_bytes))
+    fastest_s = min(contender.step_s for contender in contenders)
+    tied = [contender for contender in contenders if contender.step_s < TIE * fastest_s]
+    easiest = [contender for contender in tied if contender.effort == min(contender.effort for contender in tied)]
+    least_bytes = min(contender.held_bytes for contender in easiest)
+    return contenders.index(min(contender for contender in easiest if contender.held_bytes <= TIE * least_bytes))
 
 
 def _tuned(variants: Iterable[AnyStrategy]) -> Variants:
-    return tuple(dict.fromkeys(one for setting in variants for one in choices.variants(setting, BUCKET_CAPS)))
+    return tuple(dict.fromkeys(variant for setting in variants for variant in choices.variants(setting, BUCKET_CAPS)))
 
 
 def names_strategy(experiment: Experiment) -> bool:
@@ -162,7 +163,7 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
     kinds: dict[str, list[str]] = {PLAIN.kind: []}
     for system, variants in known.items():
         kinds.setdefault(variants[0].kind, []).append(system)
-    found: list[str] = []
+    titles: list[str] = []
     asked = tuple(names)
     for name in asked:
         if name.partition(":")[0] == tag_of(RecordedStep):
@@ -171,5 +172,5 @@ def chosen(names: Iterable[str]) -> tuple[str, ...]:
         if name not in known and kind not in kinds:
             near = did_you_mean(name, [*known, *kinds]) or f" Known: {', '.join(known)}."
             raise SimnetError(f"--systems: {name!r}: unknown system.{near}")
-        found += kinds.get(kind, [name])
-    return tuple(dict.fromkeys(found)) if asked else tuple(known)
+        titles += kinds.get(kind, [name])
+    return tuple(dict.fromkeys(titles)) if asked else tuple(known)

@@ -77,15 +77,15 @@ def verdict_of(
         are_of_user: the trainings are of the workload itself. Those of other models do not show that a system whose
             step is no faster pays by fewer steps.
     """
-    found = [speedup.verdict for speedup in to_targets if speedup is not None]
-    has_missed = len(found) < len(to_targets)
+    verdicts = [speedup.verdict for speedup in to_targets if speedup is not None]
+    has_missed = len(verdicts) < len(to_targets)
     if step.verdict == "does not pay":
-        if found.count("pays") < max(len(to_targets), 1):
+        if verdicts.count("pays") < max(len(to_targets), 1):
             return step.verdict
         return "pays" if are_of_user else UNKNOWN
-    if has_missed or "does not pay" in found:
+    if has_missed or "does not pay" in verdicts:
         return NO_SOONER
-    if needs_training and not found:
+    if needs_training and not verdicts:
         return UNKNOWN
     doubts: tuple[Verdict, ...] = (NOT_TIMED, UNCERTAIN)
-    return next((doubt for doubt in doubts if doubt in (step.verdict, *found)), "pays")
+    return next((doubt for doubt in doubts if doubt in (step.verdict, *verdicts)), "pays")

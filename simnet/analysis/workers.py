@@ -38,8 +38,8 @@ About = TypeVar("About")
 # A worker process takes 0.3 s to start. So the first tasks are done in this process for PROBE_S of CPU time, and
 # workers are started only if the rest would take longer than WORKERS_PAY_S at that pace.
 PROBE_S, WORKERS_PAY_S = 0.5, 2.0
-# New objects that wait for a look for circles among them, where Python's own number is 700.
-OBJECTS_PER_LOOK = 50_000
+# Objects made since the last collection at which Python's garbage collector looks for reference cycles; its own: 700.
+GC_THRESHOLD = 50_000
 # Tasks in flight for each that is done at a time: one waits beside it, so that no worker waits for its next.
 TASKS_PER_SLOT = 2
 # Time without a result after which a pool is asked whether any can still come.
@@ -84,10 +84,8 @@ def run_on(
 ) -> Iterator[tuple[About, Result]]:
     """Do tasks on a pool; few of them are in flight, so that memory does not grow with their number.
 
-    Args:
-        pool: does them.
-        next_task: makes the next task, with what is known of it here; None where there is none, until a result comes.
-        work: done with each; a function of a module.
+    `next_task` makes the next task, with what is known of it here; None where there is none until a result comes.
+    `work`, a function of a module, is done with each.
 
     Yields:
         What is known of each task, with its result, as they are ready.
@@ -95,8 +93,8 @@ def run_on(
     in_flight: dict[Future[Any], About] = {}
     try:
         while True:
-            while len(in_flight) < TASKS_PER_SLOT * pool.num_slots() and (found := next_task()) is not None:
-                task, about = found
+            while len(in_flight) < TASKS_PER_SLOT * pool.num_slots() and (next_pair := next_task()) is not None:
+                task, about = next_pair
                 in_flight[_explaining(pool, pool.submit, work, task)] = about
             if not in_flight:
                 return
@@ -112,10 +110,10 @@ def run_on(
             future.cancel()
 
 
-def _explaining(pool: Pool, ask: Callable[..., Any], *given: Any) -> Any:
+def _explaining(pool: Pool, ask: Callable[..., Any], *arguments: Any) -> Any:
     """Ask for something that raises an error as a sentence where it is one of the pool."""
     try:
-        return ask(*given)
+        return ask(*arguments)
     except Exception as error:
         explained = pool.explained(error)
         if explained is error:
@@ -123,19 +121,19 @@ def _explaining(pool: Pool, ask: Callable[..., Any], *given: Any) -> Any:
         raise explained from error
 
 
-def look_rarely_for_circles() -> None:
-    """Have this process look less often for objects that hold each other alone, of which simulating makes hardly any.
+def raise_gc_threshold() -> None:
+    """Let the garbage collector run less often: simulating makes hardly any reference cycles.
 
-    With thousands of schedules in memory the looks took a fifth of the time of `simnet advise`, and freed nothing.
+    With thousands of schedules in memory its runs took a fifth of the time of `simnet advise`, and freed nothing.
     """
-    gc.set_threshold(OBJECTS_PER_LOOK, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD, *gc.get_threshold()[1:])
 
 
 @contextmanager
-def rare_looks_for_circles() -> Iterator[None]:
+def raised_gc_threshold() -> Iterator[None]:
     """Do the same for a while, in a process that is not simnet's own."""
     before = gc.get_threshold()
-    look_rarely_for_circles()
+    raise_gc_threshold()
     try:
         yield
     finally:
@@ -234,7 +232,7 @@ def _start(prepare: Callable[[], object]) -> None:
     """Prepare a worker, and let it end when its parent is killed, which a pool's workers do not notice."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    look_rarely_for_circles()
+    raise_gc_threshold()
 
     def wait_for_end() -> None:
         parent.join()
@@ -345,8 +343,8 @@ class DaskPool(Pool):
 
     @property
     def _address(self) -> str:
-        found = self._client.scheduler
-        return str(found.address) if found is not None else "its scheduler"
+        scheduler = self._client.scheduler
+        return str(scheduler.address) if scheduler is not None else "its scheduler"
 
     def _error(self, what: str) -> SimnetError:
         return SimnetError(f"{self._where}: {self._address}: {what}")
@@ -367,11 +365,11 @@ class DaskPool(Pool):
             if difference:
                 raise SimnetError(f"{self._where}: worker {worker} has {difference}: {_SAME}")
 
-    def _check(self, worker: str, what: str, found: str, wanted: str) -> None:
-        if not found:
+    def _check(self, worker: str, what: str, installed: str, wanted: str) -> None:
+        if not installed:
             raise SimnetError(f"{self._where}: worker {worker} has no {what}: install {what} {wanted} on all workers")
-        if found != wanted:
-            raise SimnetError(f"{self._where}: worker {worker} has {what} {found}, not {wanted}: {_SAME}")
+        if installed != wanted:
+            raise SimnetError(f"{self._where}: worker {worker} has {what} {installed}, not {wanted}: {_SAME}")
 
 
 def _packed(task: Any) -> bytes:
@@ -382,14 +380,14 @@ def _packed(task: Any) -> bytes:
             return packed
     import cloudpickle
 
-    found: bytes = cloudpickle.dumps(task)
-    return found
+    pickled: bytes = cloudpickle.dumps(task)
+    return pickled
 
 
 def _done(work: Callable[[Any], Any], packed: bytes) -> Any:
     """Do work with a packed task, in a worker."""
-    # For good: between two tasks, looks through all that the work has cached took a tenth of its time.
-    look_rarely_for_circles()
+    # For good: between two tasks, going through all that the work has cached took a tenth of its time.
+    raise_gc_threshold()
     return work(pickle.loads(packed))
 
 
@@ -451,11 +449,11 @@ def _without_logs() -> Iterator[None]:
 
     After an error it stays quiet: what is left of it ends with this process, and would say so.
     """
-    handlers = [(one, one.level) for one in logging.getLogger("distributed").handlers]
-    for one, _ in handlers:
-        one.setLevel(logging.CRITICAL)
+    handlers = [(handler, handler.level) for handler in logging.getLogger("distributed").handlers]
+    for handler, _ in handlers:
+        handler.setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-    for one, level in handlers:
-        one.setLevel(level)
+    for handler, level in handlers:
+        handler.setLevel(level)

@@ -46,14 +46,14 @@ def calibrate(  # noqa: PLR0913 - the options of the command
     """Fit a calibration to measurements.
 
     Args:
-        files: of simnet measure and simnet lab, logs of nccl-tests, iperf3 -J, step times as CSV, traces of
+        files: of simnet measure, logs of nccl-tests, iperf3 -J, step times as CSV, traces of
             torch.profiler.
         base: calibration that gives what the files do not measure, with its intervals, such as a100_tcp_estimate.
         experiment: experiment that the step times trained: cluster, workload, strategies.
         trained: workload that was timed or traced, in place of `experiment`.
         cluster: cluster whose nominal bandwidths the fitted efficiencies refer to, or an experiment that has one.
         hold_out: files to predict instead of fitting them.
-        in_place: collectives of simnet lab without a NIC limit and with as many ranks as in training: fits the CPU time
+        in_place: collectives of as many ranks as in training on one machine, without a limit of NICs: fits the CPU time
             per message and the links inside a node.
         workload: whether the answer shall hold the compute times of a workload, too.
         batch: samples of a traced rank, which no trace holds.
@@ -134,7 +134,7 @@ def _workload_text(
         return workload_file.text_of_model(models, draws=draws)
     if train.traces:
         return trained_workload.text_of_traces(train.traces, batch, known.workload)
-    steps = next(part.found for part in parts if isinstance(part, FittedSteps))
+    steps = next(part.steps for part in parts if isinstance(part, FittedSteps))
     return trained_workload.text_of_steps(steps, train.tables, known.nic_bytes_per_s)
 
 

@@ -307,7 +307,7 @@ def time_to_target(  # noqa: PLR0913 - the options of the command
         >>> times.bandwidths[0].systems[0].title, times.target
         ('BinSGDM', 2.4468)
     """
-    from simnet.analysis.same_task import check_same_task
+    from simnet.analysis.convergence import check_same_task
     from simnet.analysis.time_to_target import times_to_target
     from simnet.api.answers import TimeToTargetAnswer, as_answer
     from simnet.engine.intervals import DRAWS
@@ -350,12 +350,11 @@ def _trainings(
 ) -> "tuple[Convergence, tuple[str, ...]]":
     """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
     from simnet.analysis.convergence import load as load_trainings
-    from simnet.analysis.logged_trainings import load_logs, names_a_log
+    from simnet.analysis.training_logs import load_logs, names_a_log
 
     of_files = [text for text in curves if not names_a_log(text)]
     if not of_files:
-        logged = load_logs(curves, scenario, metric=metric, ranks=ranks)
-        return logged.convergence, logged.notes
+        return load_logs(curves, scenario, metric=metric, ranks=ranks)
     if len(curves) > 1:
         raise SimnetError(f"{of_files[0]}: among other curves: no log of a training; give it alone, or give logs only")
     if metric is not None:
@@ -424,7 +423,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
         return experiment
     if not needs_strategy:
         return with_any_strategy(experiment)
-    from simnet.analysis.defaults import with_strategy
+    from simnet.analysis.advise import with_strategy
     from simnet.analysis.workers import num_cores
 
     with bar(len(systems()), "choosing a strategy") as advance:

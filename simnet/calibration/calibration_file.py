@@ -42,13 +42,16 @@ def text(whole: Mapping[str, object], comments: Sequence[str]) -> str:
     import tomli_w
 
     # A line break in a name would end the comment: what does not print becomes "?".
-    lines = [f"# {''.join(one if one.isprintable() else '?' for one in comment)}" for comment in comments]
+    lines = [
+        f"# {''.join(character if character.isprintable() else '?' for character in comment)}" for comment in comments
+    ]
     return "\n".join([*lines, tomli_w.dumps(whole)])
 
 
 def _joined(key: str, old: object, new: object) -> object:
     if old is None:
         return new
+    # Kernels and links come from several parts; the same value twice would be a silent choice between files.
     if isinstance(old, dict) and isinstance(new, Mapping) and not set(old) & set(new):
         return {**old, **new}
     raise SimnetError(f"{key}: two files give a value; calibrate each alone, or drop one")

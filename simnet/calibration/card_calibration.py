@@ -10,7 +10,6 @@ from simnet.calibration.comparison import mean_error
 from simnet.calibration.fit import FittedPart
 from simnet.core.errors import SimnetError
 from simnet.core.files import read_text
-from simnet.core.units import Bandwidth, Duration
 
 BOUND = 0.1
 """Largest mean error of a fit that goes unmentioned; kernels above it are kept: their intervals hold their scatter."""
@@ -34,28 +33,6 @@ class CardFit:
     def table(self) -> dict[str, object]:
         """Keys and values as in a calibration file."""
         return calibration_file.merge(self.parts, {}) if self.parts else {}
-
-    @property
-    def copy_bytes_per_s(self) -> float | None:
-        """Bandwidth of copies; None if none were measured."""
-        text = self.table.get("memory_bandwidth")
-        return float(Bandwidth.parse(text)) if text else None
-
-    @property
-    def launch_s(self) -> float | None:
-        """Launch of a kernel [s]; None if none was measured."""
-        text = self.table.get("kernel_launch")
-        return float(Duration.parse(text)) if text else None
-
-    @property
-    def slowdown(self) -> tuple[float, tuple[float, float]] | None:
-        """Backward beside communication over backward alone, with its interval; None if it was not measured."""
-        for part in self.parts:
-            value = part.table.get("backward_slowdown")
-            if isinstance(value, float):
-                low, high = part.intervals.get("backward_slowdown", (1.0, 1.0))
-                return value, (max(1.0, value * low), value * high)
-        return None
 
     @property
     def poor(self) -> list[str]:
@@ -137,8 +114,8 @@ def whole(folder: CardFolder, fitted: CardFit, base: str | None) -> dict[str, ob
 
 def _fitted_text(fitted: CardFit) -> str:
     """Return what was fitted: "kernels", "backward", both, or copies and launches alone."""
-    found = {"kernels": bool(fitted.table.get("kernels")), "backward": fitted.slowdown is not None}
-    return " and ".join(name for name, is_fitted in found.items() if is_fitted) or "copies and launches"
+    fitted_kinds = {"kernels": bool(fitted.table.get("kernels")), "backward": "backward_slowdown" in fitted.table}
+    return " and ".join(name for name, is_fitted in fitted_kinds.items() if is_fitted) or "copies and launches"
 
 
 def text(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
@@ -161,13 +138,13 @@ def _source(folder: CardFolder, fitted: CardFit, base: str | None) -> str:
     )
     return (
         f"simnet measure gpu, {folder.about.created[:10]}: {machine} ({versions_text(folder)}). "
-        + ("memory_bandwidth is that of copies; " if fitted.copy_bytes_per_s is not None else "")
+        + ("memory_bandwidth is that of copies; " if "memory_bandwidth" in fitted.table else "")
         + f"{others}."
     )
 
 
 def _on_base(measured: Mapping[str, object], base: str) -> dict[str, object]:
     """Return the measured calibration with the rest of another one, whose intervals of measured values are dropped."""
-    found = merged_calibration.lay_over(measured, merged_calibration.read(base).table)
-    calibration_file.as_calibration(found)
-    return found
+    merged = merged_calibration.lay_over(measured, merged_calibration.read(base).table)
+    calibration_file.as_calibration(merged)
+    return merged

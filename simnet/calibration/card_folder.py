@@ -158,7 +158,7 @@ class CardFolder:
     def series(self, part: str, kind: str, name: str = "") -> list[Series]:
         """Return the series of a kind (and a name) in the file of a part; none if it was not measured."""
         whole = self.files[part][1].series if part in self.files else ()
-        return [one for one in whole if one.kind == kind and name in ("", one.name)]
+        return [series for series in whole if series.kind == kind and name in ("", series.name)]
 
     def missing(self) -> dict[str, str]:
         """Return why each part that has no file was not measured, by name; "" where that is not known."""
@@ -205,14 +205,14 @@ def read(folder: Path, *, accepts_cpu: bool) -> CardFolder:
 def _about(path: Path) -> CardAbout:
     if not path.exists():
         raise SimnetError(f"{path}: is missing: it says which card was measured; measure again with simnet measure gpu")
-    found = decode(CardAbout, read_bytes(path), str(path))
-    if found.what != WHAT:
-        raise SimnetError(f"{path}: what: {shown(found.what)}: must be {WHAT!r}; give a folder of simnet measure gpu")
-    if found.format > FORMAT:
-        raise SimnetError(f"{path}: format: {found.format}: this version reads up to {FORMAT}; update simnet")
-    if found.device == GPU and not found.card.name:
+    about = decode(CardAbout, read_bytes(path), str(path))
+    if about.what != WHAT:
+        raise SimnetError(f"{path}: what: {shown(about.what)}: must be {WHAT!r}; give a folder of simnet measure gpu")
+    if about.format > FORMAT:
+        raise SimnetError(f"{path}: format: {about.format}: this version reads up to {FORMAT}; update simnet")
+    if about.device == GPU and not about.card.name:
         raise SimnetError(f"{path}: card.name: is missing: it names the files; measure again with simnet measure gpu")
-    return found
+    return about
 
 
 def _check_one_card(folder: Path, name: str, files: Mapping[str, tuple[Path, MeasurementFile]]) -> None:
@@ -248,6 +248,7 @@ def card_label(name: str) -> str:
         >>> card_label("NVIDIA A100-PCIE-40GB"), card_label("Tesla V100-SXM2-32GB")
         ('A100-PCIE-40GB', 'V100-32GB')
     """
+    # Drivers put the memory in the middle of the name, clusters at its end.
     words = re.findall(r"\w+", _LEFT_OUT.sub(" ", name))
     memory = [word for word in words if _MEMORY.fullmatch(word)]
     return "-".join([*(word for word in words if word not in memory), *memory]) or "GPU"

@@ -49,17 +49,17 @@ AnyComparison = TypeVar("AnyComparison", bound=Comparison)
 
 def mean_error(comparisons: Sequence[Comparison]) -> float:
     """Return the mean of the absolute relative errors; 0 of none."""
-    return sum(abs(one.error) for one in comparisons) / len(comparisons) if comparisons else 0.0
+    return sum(abs(comparison.error) for comparison in comparisons) / len(comparisons) if comparisons else 0.0
 
 
 def mean_signed_error(comparisons: Sequence[Comparison]) -> float:
     """Return the mean of the relative errors, above 0 where predictions are too large; 0 of none."""
-    return sum(one.error for one in comparisons) / len(comparisons) if comparisons else 0.0
+    return sum(comparison.error for comparison in comparisons) / len(comparisons) if comparisons else 0.0
 
 
 def worst_row(comparisons: Iterable[AnyComparison]) -> AnyComparison:
     """Return the row with the largest absolute relative error, of at least one."""
-    return max(comparisons, key=lambda one: abs(one.error))
+    return max(comparisons, key=lambda comparison: abs(comparison.error))
 
 
 def worst_error(comparisons: Sequence[Comparison]) -> float:
@@ -82,13 +82,13 @@ def coverage(comparisons: Iterable[Comparison]) -> tuple[int, int]:
         >>> coverage([row])
         (0, 1)
     """
-    inside = [one.is_inside for one in comparisons if one.is_inside is not None]
+    inside = [comparison.is_inside for comparison in comparisons if comparison.is_inside is not None]
     return sum(inside), len(inside)
 
 
 def by_series(comparisons: Iterable[AnyComparison]) -> dict[str, list[AnyComparison]]:
     """Return the rows of each series, both in their first order."""
-    found: dict[str, list[AnyComparison]] = {}
-    for one in comparisons:
-        found.setdefault(one.series, []).append(one)
-    return found
+    grouped: dict[str, list[AnyComparison]] = {}
+    for comparison in comparisons:
+        grouped.setdefault(comparison.series, []).append(comparison)
+    return grouped

@@ -58,7 +58,7 @@ class MeasuredPass:
 def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
     """Return the models that were measured, in the order of the file, each in its fastest layout."""
     forward, backward = (_by_labels(folder.series("models", "model", name)) for name in ("forward", "backward"))
-    found: dict[tuple[str, str, int], MeasuredPass] = {}
+    fastest: dict[tuple[str, str, int], MeasuredPass] = {}
     for labels, values in forward.items():
         others = backward.get(labels)
         model, precision, batch, layout = labels
@@ -67,7 +67,7 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
                 f"{folder.path / 'models.json'}: {model} in {precision} at {batch} samples: must have as many times of "
                 "backward as of forward; measure again with --only models"
             )
-        one = MeasuredPass(
+        measured = MeasuredPass(
             model=model,
             precision=PRECISIONS.get(precision, precision),
             batch=batch,
@@ -75,10 +75,10 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
             backward_s=others,
             layout=layout,
         )
-        known = found.setdefault((model, precision, batch), one)
-        if one.compute_s < known.compute_s:
-            found[model, precision, batch] = one
-    return list(found.values())
+        known = fastest.setdefault((model, precision, batch), measured)
+        if measured.compute_s < known.compute_s:
+            fastest[model, precision, batch] = measured
+    return list(fastest.values())
 
 
 Case = tuple[str, str, int, str]  # model, precision, batch and layout
@@ -90,7 +90,7 @@ def _case(series: Series) -> Case:
 
 
 def _by_labels(series: Sequence[Series]) -> dict[Case, Floats]:
-    return {_case(one): np.array(one.values, dtype=np.float64) for one in series}
+    return {_case(timed): np.array(timed.values, dtype=np.float64) for timed in series}
 
 
 def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, where: str) -> str:
@@ -111,7 +111,7 @@ def with_rows(text: str, passes: Sequence[MeasuredPass], folder: CardFolder, whe
     old = build(Workload, {"name": where, **before}, where).compute
     if not old:
         raise SimnetError(f"{where}: compute: has no rows to add to; give a workload with compute rows")
-    measured = {one.precision for one in passes}
+    measured = {measured.precision for measured in passes}
     is_gone = [row.gpu == folder.label and row.kind in REPLACED and row.precision in measured for row in old]
     rows = _rows(passes, folder, old)
     changed = _replaced(text, is_gone, rows, where)
@@ -124,24 +124,24 @@ def _rows(passes: Sequence[MeasuredPass], folder: CardFolder, old: Sequence[Comp
 
     A workload that names no precision takes that of the card's first row.
     """
-    mine = [row.precision for row in old if row.gpu == folder.label]
-    others = [*(row.precision for row in old), *(one.precision for one in passes)]
-    order = list(dict.fromkeys([*mine, *(name for name in others if name != "fp32"), "fp32"]))
+    precisions = [row.precision for row in old if row.gpu == folder.label]
+    others = [*(row.precision for row in old), *(measured.precision for measured in passes)]
+    order = list(dict.fromkeys([*precisions, *(name for name in others if name != "fp32"), "fp32"]))
     date = folder.about.created[:10]
     what = f"forward and backward of one {folder.label}, {versions_text(folder)}"
     source = f"models.json of simnet measure gpu, {date}: {what}"
     return [
         {
             "gpu": folder.label,
-            "precision": one.precision,
-            "batch": one.batch,
-            "samples_per_s": float(f"{one.samples_per_s:.4g}"),
+            "precision": measured.precision,
+            "batch": measured.batch,
+            "samples_per_s": float(f"{measured.samples_per_s:.4g}"),
             "optimizer": old[0].optimizer,
             "includes_optimizer": False,
             "kind": "measured",
-            "source": source + (f", {one.layout}" if one.layout else ""),
+            "source": source + (f", {measured.layout}" if measured.layout else ""),
         }
-        for one in sorted(passes, key=lambda one: (order.index(one.precision), one.batch))
+        for measured in sorted(passes, key=lambda measured: (order.index(measured.precision), measured.batch))
     ]
 
 

@@ -1,11 +1,13 @@
 """The fit of numbers to measured times, by scipy: rows, a model of their times, what is free, and bounds.
 
-One engine for calibrations, published sets and studies. A model is linear in costs that cannot be negative, or any
-function of the free numbers; a number alone may also be the one that meets its rows in the mean. Intervals come from
-one bootstrap, which repeats a fit on resampled measurements. scipy loads where a fit is solved.
+One engine for links, kernels, step times, NCCL and published sets. A model is linear in costs that cannot be negative,
+or any function of the free numbers. `solve` takes the least squares, `posterior` the most likely numbers beside what is
+believed of them, `zero_mean_error` the number at which the errors of its rows cancel. Intervals come from resampled
+rows, from the posterior, or from the spread of rows. scipy loads where a fit is solved.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -44,15 +46,12 @@ MAX_DRAWS_RATIO = 10
 """Resamples tried at most, as a multiple of those wanted; if too few of these have a fit, there are too few rows."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Linear(Generic[Row]):
-    """A model whose times are sums of costs, each times a column; a cost cannot be negative.
+class Linear(ABC, Generic[Row]):
+    """A model whose times are sums of costs, each times a column; a cost cannot be negative."""
 
-    Attributes:
-        columns: of some rows by the name of the cost, each with one number a row.
-    """
-
-    columns: Callable[[Sequence[Row]], Mapping[str, Floats]]
+    @abstractmethod
+    def columns(self, rows: Sequence[Row]) -> Mapping[str, Floats]:
+        """Return what multiplies each cost, by its name, with one number a row."""
 
     def __call__(self, values: Values, rows: Sequence[Row]) -> Floats:
         """Return the time of each row [s]; a cost or a column that is missing adds nothing."""
@@ -60,6 +59,10 @@ class Linear(Generic[Row]):
         for name, column in self.columns(rows).items():
             total = total + values.get(name, 0.0) * column
         return total
+
+
+Model = Callable[[Values, Sequence[Row]], Sequence[float] | Floats]
+"""Returns times [s] at values of the free numbers by name, and of rows."""
 
 
 class Prior(NamedTuple):
@@ -74,22 +77,6 @@ class Prior(NamedTuple):
     spread: float
 
 
-class Posterior(NamedTuple):
-    """What is believed of some numbers after their rows.
-
-    Attributes:
-        values: the most likely ones.
-        spreads: standard deviation of the logarithm of each.
-    """
-
-    values: dict[str, float]
-    spreads: dict[str, float]
-
-    def factors(self) -> dict[str, Interval]:
-        """Return the 90 % interval of each number, as factors on it."""
-        return {name: factors_of(spread) for name, spread in self.spreads.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Fit(Generic[Row]):
     """Rows with a measured time each, and a model of these times with free numbers.
@@ -100,19 +87,21 @@ class Fit(Generic[Row]):
         model: times at values of the free numbers by name, and of the rows.
         free: the first guess of each free number, not 0; of a linear model any number.
         bounds: of free numbers.
+        prior: what is believed of free numbers, all above 0, before their rows.
     """
 
     rows: Sequence[Row]
     times: Sequence[float] | Floats
-    model: Callable[[Values, Sequence[Row]], Sequence[float] | Floats]
+    model: Model[Row]
     free: dict[str, float]
     bounds: Mapping[str, Interval] = field(default_factory=dict)
+    prior: Mapping[str, Prior] = field(default_factory=dict)
 
     def errors(self, values: Values) -> Floats:
         """Return the signed relative error of each time: modelled / measured - 1."""
         modelled = np.asarray(self.model(values, self.rows), dtype=np.float64)
-        found: Floats = modelled / np.asarray(self.times) - 1
-        return found
+        errors: Floats = modelled / np.asarray(self.times) - 1
+        return errors
 
     def mean_error(self, values: Values) -> float:
         """Return the mean absolute relative error."""
@@ -133,12 +122,11 @@ class Fit(Generic[Row]):
         return self._non_negative(self.model) if isinstance(self.model, Linear) else self._least_squares(huber)
 
     def posterior(
-        self, priors: Mapping[str, Prior], sigmas: Floats, huber: float, starts: Sequence[Values] = ({},)
-    ) -> Posterior:
-        """Return the most likely free numbers, all above 0, and how well rows and priors together know each.
+        self, sigmas: Floats, huber: float, starts: Sequence[Values] = ({},)
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Return the most likely values of the numbers of `prior`, and the standard deviation of each one's logarithm.
 
         Args:
-            priors: of every free number.
             sigmas: standard deviation of the relative error of each time.
             huber: number of standard deviations from which on a row, or what is believed, counts by its distance.
             starts: where the search begins, each with other first guesses of some numbers: the best end counts.
@@ -148,9 +136,8 @@ class Fit(Generic[Row]):
         """
         from scipy.optimize import least_squares
 
-        names = list(priors)
-        middles = np.array([priors[name].middle for name in names])
-        spreads = np.array([priors[name].spread for name in names])
+        names = list(self.prior)
+        middles, spreads = (np.array(column) for column in zip(*self.prior.values(), strict=True))
 
         def values(logs: Floats) -> dict[str, float]:
             return dict(zip(names, map(float, middles * np.exp(logs)), strict=True))
@@ -163,28 +150,66 @@ class Fit(Generic[Row]):
             start = np.log([{**self.free, **first}[name] for name in names]) - np.log(middles)
             return least_squares(residuals, start, method="lm")
 
-        found = min(map(solved, starts), key=lambda one: float(one.cost))
-        jacobian = np.asarray(found.jac)
-        known = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
-        return Posterior(values(found.x), dict(zip(names, map(float, known), strict=True)))
+        # Minima of `min` over algorithms and protocols: a single start may end in one that is not the least.
+        best = min(map(solved, starts), key=lambda solution: float(solution.cost))
+        jacobian = np.asarray(best.jac)
+        deviations = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
+        return values(best.x), dict(zip(names, map(float, deviations), strict=True))
 
-    def meet_mean(self, of: Callable[[float], float] = math.log) -> dict[str, float]:
-        """Return the only free number, at which a function of modelled / measured has the mean 0, between its bounds.
+    def mean_log(self, values: Values) -> float:
+        """Return the mean of log(modelled / measured)."""
+        return float(np.mean(np.log1p(self.errors(values))))
+
+    def zero_mean_error(self, *, of_logs: bool = False) -> float:
+        """Return the only free number, at which relative errors have the mean 0, or their logarithms, in its bounds."""
+        (name,) = self.free
+
+        def error(value: float) -> float:
+            return self.mean_log({name: value}) if of_logs else float(np.mean(self.errors({name: value})))
+
+        return find_root(error, *self.bounds[name], on_logs=of_logs)
+
+    def nearest(self, off: float = 0.0) -> float:
+        """Return the only free number, above 0, at which logarithms of errors have this mean, or its nearer bound."""
+        ((name, bounds),) = self.bounds.items()
+
+        def error(value: float) -> float:
+            return self.mean_log({name: value}) - off
+
+        # A number beyond its bounds is no mistake here: its rows scatter, and the callers have judged their ends.
+        at_low, at_high = map(error, bounds)
+        if at_low * at_high >= 0:
+            return bounds[0] if abs(at_low) < abs(at_high) else bounds[1]
+        return find_root(error, *bounds, on_logs=True)
+
+    def fitted(self, spread: float) -> "Fitted[Row]":
+        """Return the number of `nearest` with its interval: what rows that are longer and shorter by `spread` give.
 
         Args:
-            of: the logarithm, or `relative_error`; continuous, and 0 at 1.
+            spread: logarithm by which a row differs from one run to the next, 5 % and 95 % points.
         """
-        (name,) = self.free
-        low, high = self.bounds[name]
-        is_log = of is math.log
+        value, (low, high) = self.nearest(), sorted(map(self.nearest, (spread, -spread)))
+        factors = max(min(low / value, 1.0), 1 / MAX_SPREAD), min(max(high / value, 1.0), MAX_SPREAD)
+        return Fitted(value=value, factors=factors, rows=tuple(self.rows))
 
-        def error(tried: float) -> float:
-            value = math.exp(tried) if is_log else tried
-            return sum(of(1 + one) for one in self.errors({name: value}).tolist())
+    def intervals(
+        self, values: Values, draws: int, solve: Callable[["Fit[Any]"], Values] | None = None
+    ) -> dict[str, Interval]:
+        """Return the 90 % interval of each value by a bootstrap of rows that are `Samples`; see `interval_factors`.
 
-        ends = (math.log(low), math.log(high)) if is_log else (low, high)
-        found = find_root(error, *ends)
-        return {name: math.exp(found) if is_log else found}
+        Args:
+            values: fitted to all rows.
+            draws: number of resamples with a fit.
+            solve: fits a resample, under the names of the values; `Fit.solve` if not given.
+        """
+
+        def draw(rng: np.random.Generator) -> Values:
+            # The rows vary the choice of sizes and groups, the repetitions vary the noise of one measurement.
+            picked: Any = [self.rows[pick] for pick in rng.integers(len(self.rows), size=len(self.rows))]
+            medians = [resampled_median(row.samples_s, rng) for row in picked]
+            return (solve or Fit.solve)(replace(self, rows=picked, times=medians))
+
+        return interval_factors(values, draw, draws)
 
     def chosen(self, always: Sequence[str], gain: float) -> "Fit[Row]":
         """Return the linear fit of those costs that matter: those of `always`, then each that lowers the error enough.
@@ -233,8 +258,9 @@ class Fit(Generic[Row]):
             return _less_when_far(self.errors(values(factors.tolist())), huber)
 
         start = np.ones(len(self.free))
-        found = least_squares(residuals, start, method="lm", diff_step=[RELATIVE_STEP] * len(start))
-        return values(map(float, found.x))
+        # The solver's own steps would be lost in the rounding of a simulation.
+        solution = least_squares(residuals, start, method="lm", diff_step=[RELATIVE_STEP] * len(start))
+        return values(map(float, solution.x))
 
     def _non_negative(self, model: "Linear[Row]") -> dict[str, float]:
         """Solve for costs of 0 or more, outliers weighing less.
@@ -252,14 +278,28 @@ class Fit(Generic[Row]):
         norms = np.linalg.norm(relative, axis=0)
         scale = np.where(norms > 0, norms, 1.0)
         weights = np.ones(len(relative))
-        found = np.zeros(relative.shape[1])
+        costs = np.zeros(relative.shape[1])
         for _ in range(MAX_ROUNDS):
-            before, found = found, nnls(relative / scale * weights[:, None], weights)[0] / scale
-            if np.allclose(found, before, rtol=1e-6, atol=0):
+            before, costs = costs, nnls(relative / scale * weights[:, None], weights)[0] / scale
+            if np.allclose(costs, before, rtol=1e-6, atol=0):
                 break
             # Weight squared times residual squared is then linear in the residual beyond HUBER.
-            weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ found - 1), HUBER))
-        return dict(zip(self.free, found.tolist(), strict=True))
+            weights = np.sqrt(HUBER / np.maximum(np.abs(relative @ costs - 1), HUBER))
+        return dict(zip(self.free, costs.tolist(), strict=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted(Generic[Row]):
+    """A fitted number, its 90 % interval as factors on it, and the rows that it was fitted to."""
+
+    value: float
+    factors: Interval
+    rows: tuple[Row, ...]
+
+    @property
+    def text(self) -> str:
+        """The number with its interval."""
+        return text_with_interval(self.value, self.factors, "{:.4g}".format)
 
 
 def _less_when_far(errors: Floats, huber: float) -> Floats:
@@ -275,13 +315,8 @@ def factors_of(spread: float) -> Interval:
     return 1 / factor, factor
 
 
-def relative_error(ratio: float) -> float:
-    """Return the relative error of modelled / measured, for `Fit.meet_mean`."""
-    return ratio - 1
-
-
-def find_root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return where a continuous function between `low` and `high` is zero, by Brent's method.
+def find_root(function: Callable[[float], float], low: float, high: float, *, on_logs: bool = False) -> float:
+    """Return where a continuous function between `low` and `high` is zero, by Brent's method, of logarithms or plainly.
 
     Example:
         >>> round(find_root(lambda x: x * x - 2, 0, 2), 9)
@@ -289,6 +324,8 @@ def find_root(function: Callable[[float], float], low: float, high: float) -> fl
     """
     from scipy.optimize import brentq
 
+    if on_logs:
+        return math.exp(find_root(lambda log: function(math.exp(log)), math.log(low), math.log(high)))
     try:
         return float(brentq(function, low, high, xtol=RELATIVE_TOLERANCE**2 * (high - low), rtol=RELATIVE_TOLERANCE))
     except ValueError as error:
@@ -323,7 +360,6 @@ def compared(series: str, rows: Sequence[Samples], times_s: Floats, role: Role =
     )
 
 
-AnySamples = TypeVar("AnySamples", bound=Samples)
 Resample = Callable[[np.random.Generator], Values]
 """Fits to one resample; returns values under the names of the fit itself."""
 
@@ -349,32 +385,25 @@ def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: in
         True
     """
     rng = np.random.default_rng(seed)
-    found: list[Values] = []
+    resamples: list[Values] = []
     for tried in range(MAX_DRAWS_RATIO * draws):
-        if tried >= draws and len(found) >= draws * MIN_FITTED_SHARE:
+        if tried >= draws and len(resamples) >= draws * MIN_FITTED_SHARE:
             break
         try:
-            found.append(draw(rng))
+            resamples.append(draw(rng))
         # A resample with few distinct rows may leave a cost undetermined, which is no evidence about its size.
         except (SimnetError, np.linalg.LinAlgError):
             continue
-    if len(found) < draws * MIN_FITTED_SHARE:
+    if len(resamples) < draws * MIN_FITTED_SHARE:
         raise SimnetError(
             "bootstrap: fewer than one resample in twenty has a fit; measure more sizes, or give more files"
         )
-    return {name: _interval([one[name] / value for one in found]) for name, value in point.items() if value > 0}
+    return {name: _interval([drawn[name] / value for drawn in resamples]) for name, value in point.items() if value > 0}
 
 
 def resampled_median(samples: Floats, rng: np.random.Generator) -> float:
     """Return the median of a resample of the same size."""
     return float(np.median(rng.choice(samples, size=len(samples))))
-
-
-def resample_rows(rows: Sequence[AnySamples], rng: np.random.Generator) -> tuple[list[AnySamples], list[float]]:
-    """Return a two-level resample: rows drawn from the rows, and for each the median of resampled repetitions [s]."""
-    # The rows vary the choice of sizes and groups, the repetitions vary the noise of one measurement.
-    picked = [rows[pick] for pick in rng.integers(len(rows), size=len(rows))]
-    return picked, [resampled_median(row.samples_s, rng) for row in picked]
 
 
 def _interval(ratios: Sequence[float]) -> Interval:
@@ -416,7 +445,7 @@ def check_errors(residuals: Iterable[Comparison], bound: float) -> None:
         residuals: held-out rows are ignored.
         bound: largest mean absolute relative error of a series.
     """
-    for series, rows in by_series(one for one in residuals if one.role == "fitted").items():
+    for series, rows in by_series(residual for residual in residuals if residual.role == "fitted").items():
         mean = mean_error(rows)
         if mean > bound:
             raise SimnetError(

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simnet.calibration import calibration_file, iperf3, kernels, merged_calibration, nccl, network, step_fit, step_part
+from simnet.calibration import calibration_file, kernels, merged_calibration, nccl, network, step_fit, step_part
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.merged_calibration import Base
 from simnet.calibration.sources import Sources
@@ -45,29 +45,29 @@ def fit_parts(train: Sources, held_out: Sources, in_place: Sources, options: Fit
             CPU time of sends, which then also stands for the links inside a node.
         options: how to fit.
     """
-    found = [iperf3.fit_goodput(data, path, options.cluster) for data, path in train.iperf3]
+    parts = [fit(options.cluster) for fit in train.alone]
     if train.logs:
-        is_all = not (train.iperf3 or train.files or train.tables or train.traces)
-        found += nccl.fit_logs(train.logs, held_out.logs, options.cluster, is_needed=is_all, allowed=options.allowed)
+        is_all = not (train.alone or train.files or train.tables or train.traces)
+        parts += nccl.fit_logs(train.logs, held_out.logs, options.cluster, is_needed=is_all, allowed=options.allowed)
     in_place_rows = network.select_collectives(in_place.measurements, options.cluster)
     rows = network.select_collectives(train.measurements, options.cluster)
     rows += network.select_sends(nccl.sort(train.logs).sends, options.cluster)
     rows = [row for row in rows if row.level == network.INTER_NODE or not in_place_rows]
     if rows:
         held_out_rows = network.select_collectives(held_out.measurements, options.cluster)
-        found.append(network.fit_collectives(rows, held_out_rows, options.draws, only_bandwidths=bool(in_place_rows)))
+        parts.append(network.fit_collectives(rows, held_out_rows, options.draws, only_bandwidths=bool(in_place_rows)))
     if in_place_rows:
-        found.append(network.fit_host(in_place_rows, options.draws))
+        parts.append(network.fit_host(in_place_rows, options.draws))
     measured = [*train.measurements, *in_place.measurements]
     if timed := kernels.select_kernels(measured):
-        found += kernels.fit_kernels(timed, options.bound, options.draws)
+        parts += kernels.fit_kernels(timed, options.bound, options.draws)
     if launch := kernels.fit_launch(measured):
-        found.append(launch)
+        parts.append(launch)
     if pairs := kernels.select_pairs(measured):
-        found.append(kernels.fit_slowdown(pairs, options.draws))
+        parts.append(kernels.fit_slowdown(pairs, options.draws))
     if train.tables:
-        found.append(_fit_tables(train, held_out, found, options))
-    return found
+        parts.append(_fit_tables(train, held_out, parts, options))
+    return parts
 
 
 def _fit_tables(train: Sources, held_out: Sources, parts: Sequence[FittedPart], options: FitOptions) -> FittedPart:

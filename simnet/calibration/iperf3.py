@@ -69,15 +69,15 @@ class _Iperf3Result(Struct):
     @property
     def goodput(self) -> list[float]:
         """Goodput of each reported interval [bit/s], without those that iperf3 omits (-O)."""
-        return [one.sum.bits_per_second for one in self.intervals if not one.sum.omitted]
+        return [interval.sum.bits_per_second for interval in self.intervals if not interval.sum.omitted]
 
     @property
     def limits(self) -> dict[str, float]:
         """Rates that the run was told to keep, by option [bit/s]; older versions name one of them elsewhere."""
-        given = self.start.test_start
+        test_start = self.start.test_start
         return {
-            "-b": max(given.target_bitrate, self.start.target_bitrate),
-            "--fq-rate": max(given.fqrate, self.start.fq_rate),
+            "-b": max(test_start.target_bitrate, self.start.target_bitrate),
+            "--fq-rate": max(test_start.fqrate, self.start.fq_rate),
         }
 
 
@@ -110,6 +110,7 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
         raise SimnetError(
             f"{path}: {bits / 1e9:.4g} Gbit/s: exceeds the NICs of the cluster; name the measured one with --cluster"
         )
+    # Shown and not written: under load it is that of full queues.
     rtt = _round_trip_s(run.end)
     return FittedPart(
         table={

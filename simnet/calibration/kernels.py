@@ -7,7 +7,7 @@ is fitted where it explains the times much better. Communication slows backward 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from simnet.calibration.fit import (
     Floats,
     Interval,
     Linear,
-    Resample,
     Samples,
     compared,
     duration_text,
@@ -87,30 +86,49 @@ class TimedKernel(Samples):
     options: SystemOptions = field(default_factory=SystemOptions)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Line:
-    """Times of a kernel by key of a calibration [s], and the elements that a cache holds; inf for a single slope."""
+@dataclass(frozen=True)
+class _Line(Linear[TimedKernel]):
+    """Times of a kernel over its elements, with another slope beyond those that a cache holds; inf for one slope."""
 
-    times_s: Mapping[str, float]
     cache_elements: float
 
-    @classmethod
-    def through(
-        cls, rows: Sequence[TimedKernel], cache_elements: float, medians_s: Sequence[float] | None = None
-    ) -> "_Line":
-        """Solve for a given size of the cache."""
-        times = [row.median_s for row in rows] if medians_s is None else medians_s
-        model = Linear(columns=partial(_columns, cache_elements=cache_elements))
-        free = dict.fromkeys(model.columns(rows), 0.0)
-        return cls(times_s=Fit(rows=rows, times=times, model=model, free=free).solve(), cache_elements=cache_elements)
+    def columns(self, rows: Sequence[TimedKernel]) -> dict[str, Floats]:
+        """Return what multiplies each time: 1, elements within the cache, beyond, and of results if these vary."""
+        elements = np.array([row.num_elements for row in rows])
+        beyond = elements * [fraction_beyond_cache(row.num_elements, self.cache_elements) for row in rows]
+        columns = {LAUNCH: np.ones(len(rows)), ELEMENT: elements - beyond, BEYOND: beyond}
+        if len({row.num_vectors for row in rows}) > 1:
+            columns[RESULT] = elements / [row.num_vectors for row in rows]
+        return columns
 
-    def of(self, rows: Sequence[TimedKernel]) -> Floats:
-        """Return the time of each row [s]."""
-        return Linear(columns=partial(_columns, cache_elements=self.cache_elements))(self.times_s, rows)
+    def through(self, rows: Sequence[TimedKernel]) -> "_FittedLine":
+        """Solve for the times."""
+        free = dict.fromkeys(self.columns(rows), 0.0)
+        fit = Fit(rows=rows, times=[row.median_s for row in rows], model=self, free=free)
+        times_s = fit.solve()
+        return _FittedLine(fit, self.cache_elements, times_s, fit.mean_error(times_s))
 
-    def mean_error(self, rows: Sequence[TimedKernel]) -> float:
-        """Return the mean absolute relative error."""
-        return float(np.mean(np.abs(self.of(rows) / np.array([row.median_s for row in rows]) - 1)))
+
+class _FittedLine(NamedTuple):
+    """A fit of `_Line`: times by key of a calibration [s], and the mean relative error."""
+
+    fit: Fit[TimedKernel]
+    cache_elements: float
+    times_s: Mapping[str, float]
+    error: float
+
+    def intervals(self, draws: int) -> dict[str, Interval]:
+        """Return the interval of each time, with the end of the cache fixed: else slopes would not be comparable."""
+        num_counts = len({row.num_vectors for row in self.fit.rows})
+
+        def solve(resample: Fit[TimedKernel]) -> Mapping[str, float]:
+            if len({row.num_elements for row in resample.rows}) < 2:
+                raise SimnetError("all rows have one size")
+            if len({row.num_vectors for row in resample.rows}) < num_counts:
+                raise SimnetError("rows of a number of vectors are missing")
+            return resample.solve()
+
+        return self.fit.intervals(self.times_s, draws, solve)
 
 
 def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]:
@@ -118,11 +136,16 @@ def select_kernels(measurements: Sequence[MeasurementFile]) -> list[TimedKernel]
 
     AdamW counts on a GPU alone: on a CPU a workload has the time of its optimizer, measured in the model.
     """
-    found = [(one, whole.setups[one.setup]) for whole in measurements for one in whole.series if one.kind == "kernel"]
+    timed = [
+        (series, whole.setups[series.setup])
+        for whole in measurements
+        for series in whole.series
+        if series.kind == "kernel"
+    ]
     names = {*SIMULATED_NAMES, *every_kernel(), COPY}
     known = [
         (series, setup)
-        for series, setup in found
+        for series, setup in timed
         if series.name in names and (setup.device == GPU or series.name != ADAMW.name)
     ]
     return [
@@ -143,8 +166,8 @@ def fit_kernels(train: Sequence[TimedKernel], bound: float, draws: int) -> list[
     Returns:
         A part of a calibration for each kernel.
     """
-    names = dict.fromkeys(one.kernel for one in train)
-    return [_fit_kernel([one for one in train if one.kernel == name], bound, draws) for name in names]
+    names = dict.fromkeys(row.kernel for row in train)
+    return [_fit_kernel([row for row in train if row.kernel == name], bound, draws) for name in names]
 
 
 def fit_launch(measurements: Sequence[MeasurementFile]) -> FittedPart | None:
@@ -152,20 +175,20 @@ def fit_launch(measurements: Sequence[MeasurementFile]) -> FittedPart | None:
 
     The interval is that over kernels, since the next one may be any of them. None where none was measured so.
     """
-    found = [
+    launches_s = [
         float(np.median(series.values))
         for whole in measurements
         for series in whole.series
         if series.kind == "kernel" and series.name.startswith(LAUNCHED)
         and series.labels["kernels"] != SLOWEST and whole.setups[series.setup].device == GPU
     ]  # fmt: skip
-    if not found:
+    if not launches_s:
         return None
-    launch_s, (low, high) = float(np.median(found)), np.percentile(found, [fit.LOW, fit.HIGH]).tolist()
+    launch_s, (low, high) = float(np.median(launches_s)), np.percentile(launches_s, [fit.LOW, fit.HIGH]).tolist()
     return FittedPart(
         table={"kernel_launch": duration_text(launch_s)},
-        shown={"kernel_launch": f"{format_seconds(launch_s)} (90 % of {len(found)} kernels: {format_seconds(low)} to "
-               f"{format_seconds(high)})"},
+        shown={"kernel_launch": f"{format_seconds(launch_s)} (90 % of {len(launches_s)} kernels: {format_seconds(low)} "
+               f"to {format_seconds(high)})"},
         intervals={"kernel_launch": (low / launch_s, high / launch_s)},
         is_checked=False,
     )  # fmt: skip
@@ -173,15 +196,18 @@ def fit_launch(measurements: Sequence[MeasurementFile]) -> FittedPart | None:
 
 def _fit_kernel(train: Sequence[TimedKernel], bound: float, draws: int) -> FittedPart:
     name = train[0].kernel
-    rows, line, notes = _select_fit(train if _shares_results(name) else _of_one_vector_count(train), bound)
+    cost = every_kernel().get(name)
+    # Only a kernel with bytes of a result depends on how many vectors share one.
+    shares_results = cost is not None and cost.bytes_per_result > 0
+    line, notes = _select_fit(train if shares_results else _of_one_vector_count(train), bound)
+    rows = line.fit.rows
     if not line.times_s[ELEMENT] + line.times_s.get(RESULT, 0.0) > 0:
         raise SimnetError(
             f"kernel {name}: time must grow with the number of elements; measure larger sizes on an idle machine"
         )
-    residuals = compared(f"kernel {name}", rows, line.of(rows))
+    residuals = compared(f"kernel {name}", rows, np.asarray(line.fit.model(line.times_s, rows)))
     spread = {
-        key: widen(factors, residuals) if key != "launch" else factors
-        for key, factors in fit.interval_factors(line.times_s, _draw(rows, line.cache_elements), draws).items()
+        key: widen(factors, residuals) if key != "launch" else factors for key, factors in line.intervals(draws).items()
     }
     # A copy only moves memory: its slower slope is the memory bandwidth beyond all caches.
     if name == COPY:
@@ -214,7 +240,7 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
     )
 
 
-def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
+def _preferred_implementation(timed: Sequence[tuple[Series, Setup]]) -> list[tuple[Series, Setup]]:
     """Return the series of one implementation, one dtype and one setup, the first in the order of `PREFERRED`."""
 
     def rank(pair: tuple[Series, Setup]) -> tuple[int, bool, int]:
@@ -222,8 +248,8 @@ def _preferred_implementation(found: Sequence[tuple[Series, Setup]]) -> list[tup
         speed = PREFERRED.index(kernels) if kernels in PREFERRED else -1
         return speed, pair[0].labels["dtype"] not in {"float32", "fp32"}, pair[0].setup
 
-    best = min(map(rank, found))
-    return [pair for pair in found if rank(pair) == best]
+    best = min(map(rank, timed))
+    return [pair for pair in timed if rank(pair) == best]
 
 
 def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
@@ -241,8 +267,8 @@ def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
     return [row for row in rows if row.num_vectors == best]
 
 
-def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[TimedKernel], _Line, list[str]]:
-    """Return the rows to fit, the fit, and notes about the rows that are left out.
+def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[_FittedLine, list[str]]:
+    """Return the fit, and notes about the rows that are left out.
 
     Args:
         rows: of one kernel.
@@ -260,57 +286,32 @@ def _select_fit(rows: Sequence[TimedKernel], bound: float) -> tuple[Sequence[Tim
         else []
     )
     line = _best_line(rows)
-    error = line.mean_error(rows)
     large = [row for row in rows if row.num_elements >= MIN_ELEMENTS]
     # Only if the fit of all sizes is bad: a fit that also holds for small sizes says more.
-    if error > bound and len({row.num_elements for row in large}) >= MIN_SIZES:
+    if line.error > bound and len({row.num_elements for row in large}) >= MIN_SIZES:
         line_of_large = _best_line(large)
-        if line_of_large.mean_error(large) < error:
+        if line_of_large.error < line.error:
             notes.append(
-                f"kernel {name}: sizes below {MIN_ELEMENTS:,} elements are left out (mean error with them: {error:.0%})"
+                f"kernel {name}: sizes below {MIN_ELEMENTS:,} elements are left out (mean error with them: "
+                f"{line.error:.0%})"
             )
-            return large, line_of_large, notes
-    return rows, line, notes
+            return line_of_large, notes
+    return line, notes
 
 
-def _best_line(rows: Sequence[TimedKernel]) -> _Line:
+def _best_line(rows: Sequence[TimedKernel]) -> _FittedLine:
     """Return a single slope, or two slopes where the end of a cache explains the times much better."""
-    straight = _Line.through(rows, math.inf)
+    straight = _Line(math.inf).through(rows)
     sizes = sorted({row.num_elements for row in rows})
     # Two sizes within the cache determine its slope, and one must lie beyond.
-    bent = [_Line.through(rows, size) for size in sizes[1:-1]]
+    bent = [_Line(size).through(rows) for size in sizes[1:-1]]
     # Beyond a cache an element takes longer; a bend the other way is noise.
     bent = [line for line in bent if line.times_s[BEYOND] > line.times_s[ELEMENT] > 0]
-    best = min(bent, key=lambda line: line.mean_error(rows), default=straight)
-    return best if best.mean_error(rows) <= KNEE_GAIN * straight.mean_error(rows) else straight
+    best = min(bent, key=lambda line: line.error, default=straight)
+    return best if best.error <= KNEE_GAIN * straight.error else straight
 
 
-def _columns(rows: Sequence[TimedKernel], cache_elements: float) -> dict[str, Floats]:
-    """Return what multiplies each time: 1, elements within the cache and beyond; elements of results if these vary."""
-    elements = np.array([row.num_elements for row in rows])
-    beyond = elements * [fraction_beyond_cache(row.num_elements, cache_elements) for row in rows]
-    columns = {LAUNCH: np.ones(len(rows)), ELEMENT: elements - beyond, BEYOND: beyond}
-    if len({row.num_vectors for row in rows}) > 1:
-        columns[RESULT] = elements / [row.num_vectors for row in rows]
-    return columns
-
-
-def _draw(rows: Sequence[TimedKernel], cache_elements: float) -> Resample:
-    """Return a function that fits a resample, with the end of the cache fixed: else slopes would not be comparable."""
-    num_counts = len({row.num_vectors for row in rows})
-
-    def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        picked, medians = fit.resample_rows(rows, rng)
-        if len({row.num_elements for row in picked}) < 2:
-            raise SimnetError("all rows have one size")
-        if len({row.num_vectors for row in picked}) < num_counts:
-            raise SimnetError("rows of a number of vectors are missing")
-        return _Line.through(picked, cache_elements, medians).times_s
-
-    return draw
-
-
-def _kernel_table(line: _Line, rows: Sequence[TimedKernel]) -> dict[str, object]:
+def _kernel_table(line: _FittedLine, rows: Sequence[TimedKernel]) -> dict[str, object]:
     """Return the fit as the table of a kernel in a calibration file."""
     sizes = [row.num_elements for row in rows]
     cache = {"cached_elements": round(line.cache_elements)} if math.isfinite(line.cache_elements) else {}
@@ -325,13 +326,7 @@ def _kernel_table(line: _Line, rows: Sequence[TimedKernel]) -> dict[str, object]
     }
 
 
-def _shares_results(name: str) -> bool:
-    """Tell whether the time of a kernel follows from the number of vectors that share a result, too."""
-    cost = every_kernel().get(name)
-    return cost is not None and cost.bytes_per_result > 0
-
-
-def _shown(line: _Line, spread: Mapping[str, Interval]) -> str:
+def _shown(line: _FittedLine, spread: Mapping[str, Interval]) -> str:
     low, high = (line.times_s[ELEMENT] * factor * 1e9 for factor in spread.get("time_per_element", (1.0, 1.0)))
     text = f"{format_seconds(line.times_s[LAUNCH])} + {line.times_s[ELEMENT] * 1e9:.4g} ns per element"
     rate = f"{format_bytes(4 / line.times_s[ELEMENT])}/s of fp32; " if line.times_s[ELEMENT] else ""
@@ -354,30 +349,27 @@ class BackwardPair:
 
 def select_pairs(measurements: Sequence[MeasurementFile]) -> list[BackwardPair]:
     """Return the pairs of backward times in measurement files."""
-    found = []
+    pairs = []
     for whole in measurements:
         # Copies that stand for a collective come at several shares of the bandwidth.
-        series = {
-            (one.name, *(str(one.labels.get(label, "")) for label in ("model", "collective", "share"))): np.array(
-                one.values, dtype=np.float64
+        times = {
+            (series.name, *(str(series.labels.get(label, "")) for label in ("model", "collective", "share"))): np.array(
+                series.values, dtype=np.float64
             )
-            for one in whole.series
-            if one.kind == "interference"
+            for series in whole.series
+            if series.kind == "interference"
         }
-        for (name, model, collective, share), values in series.items():
-            if name == "backward_beside":
-                if ("backward_alone", model, collective, share) not in series:
-                    raise SimnetError(
-                        f"interference: backward of {model} with {collective}: needs a time without it; measure again"
-                    )
-                found.append(
-                    BackwardPair(
-                        label=f"backward of {model} overlapped with {collective}{f' at {share}' if share else ''}",
-                        alone_s=series["backward_alone", model, collective, share],
-                        overlapped_s=values,
-                    )
+        for (name, model, collective, share), overlapped_s in times.items():
+            if name != "backward_beside":
+                continue
+            if ("backward_alone", model, collective, share) not in times:
+                raise SimnetError(
+                    f"interference: backward of {model} with {collective}: needs a time without it; measure again"
                 )
-    return found
+            label = f"backward of {model} overlapped with {collective}{f' at {share}' if share else ''}"
+            alone_s = times["backward_alone", model, collective, share]
+            pairs.append(BackwardPair(label=label, alone_s=alone_s, overlapped_s=overlapped_s))
+    return pairs
 
 
 def fit_slowdown(train: Sequence[BackwardPair], draws: int) -> FittedPart:

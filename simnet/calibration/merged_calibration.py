@@ -49,44 +49,45 @@ def read(name: str) -> Base:
     return Base(name=name, table=table, calibration=build(Calibration, {"name": path.stem, **table}, files.label(path)))
 
 
-def lay_over(measured: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def lay_over(measured: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
     """Return the measured values with the rest of another calibration; intervals of replaced values are dropped.
 
     A kernel, the host and whatever else is one fit is replaced as a whole, a link value by value.
     """
     replaced = replaced_keys(measured)
-    found = {key: value for key, value in given.items() if key not in (*HEAD, *replaced)}
+    merged = {key: value for key, value in base.items() if key not in (*HEAD, *replaced)}
     for link in LINKS:
-        if link in found:
-            found[link] = {key: value for key, value in found[link].items() if f"{link}.{key}" not in replaced}
+        if link in merged:
+            merged[link] = {key: value for key, value in merged[link].items() if f"{link}.{key}" not in replaced}
     for key, value in measured.items():
-        is_joined = key in (*LINKS, "kernels") and isinstance(found.get(key), Mapping)
-        found[key] = {**found[key], **value} if is_joined else value
+        is_joined = key in (*LINKS, "kernels") and isinstance(merged.get(key), Mapping)
+        merged[key] = {**merged[key], **value} if is_joined else value
     if "by_nodes" in measured:
-        points = [*measured["by_nodes"], *moved_points(measured, given)]
-        found["by_nodes"] = sorted(points, key=lambda point: point["nodes"])
-    elif "by_nodes" in found:
-        found["by_nodes"] = _points_left(given["by_nodes"], replaced)
-        if not found["by_nodes"]:
-            del found["by_nodes"]
+        points = [*measured["by_nodes"], *moved_points(measured, base)]
+        merged["by_nodes"] = sorted(points, key=lambda point: point["nodes"])
+    elif "by_nodes" in merged:
+        merged["by_nodes"] = _points_left(base["by_nodes"], replaced)
+        if not merged["by_nodes"]:
+            del merged["by_nodes"]
     if LIBRARIES in measured:
-        found[LIBRARIES] = {**_libraries_left(given.get(LIBRARIES, {}), measured[LIBRARIES]), **measured[LIBRARIES]}
-    kept = {key: factors for key, factors in given.get("intervals", {}).items() if not _is_part_of(key, replaced)}
+        merged[LIBRARIES] = {**_libraries_left(base.get(LIBRARIES, {}), measured[LIBRARIES]), **measured[LIBRARIES]}
+    kept = {key: factors for key, factors in base.get("intervals", {}).items() if not _is_part_of(key, replaced)}
     intervals = {**kept, **measured.get("intervals", {})}
     # The keys of the head stay where the file begins, and the intervals where it ends.
     head = {key: measured[key] for key in HEAD if key in measured and key != "intervals"}
-    return head | {key: value for key, value in found.items() if key not in HEAD} | {"intervals": intervals}
+    return head | {key: value for key, value in merged.items() if key not in HEAD} | {"intervals": intervals}
 
 
-def moved_points(measured: Mapping[str, Any], given: Mapping[str, Any]) -> list[dict[str, Any]]:
+def moved_points(measured: Mapping[str, Any], over: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the bandwidths by nodes of a base on other numbers of nodes than the measured ones, moved with these.
 
     There are none where the base's go with another all-reduce, whose bytes are others, and none beside logs of
     nccl-tests, whose costs hold for every number of nodes.
     """
-    base, fitted = (_bandwidths(table.get("by_nodes", ())) for table in (given, measured))
-    if not base or not fitted or NCCL in measured or measured.get(ALL_REDUCE) != given.get(ALL_REDUCE):
+    base, fitted = (_bandwidths(table.get("by_nodes", ())) for table in (over, measured))
+    if not base or not fitted or NCCL in measured or measured.get(ALL_REDUCE) != over.get(ALL_REDUCE):
         return []
+    # The base counts as one measurement more: of one point half of its move is believed.
     part = len(fitted) / (len(fitted) + 1)
     factor = math.exp(part * fmean(_move(point, _bandwidth_at(base, point.nodes).value) for point in fitted))
     numbers = {point.nodes for point in base} - {point.nodes for point in fitted}
@@ -97,8 +98,8 @@ def moved_points(measured: Mapping[str, Any], given: Mapping[str, Any]) -> list[
 
 
 def _bandwidths(points: Any) -> list[NodesPoint]:
-    found = [build(NodesPoint, dict(point), "by_nodes") for point in points if isinstance(point, Mapping)]
-    return [point for point in found if point.efficiency is not None]
+    points_of_nodes = [build(NodesPoint, dict(point), "by_nodes") for point in points if isinstance(point, Mapping)]
+    return [point for point in points_of_nodes if point.efficiency is not None]
 
 
 def _bandwidth_at(points: Sequence[NodesPoint], num_nodes: int) -> Cost:
@@ -107,7 +108,7 @@ def _bandwidth_at(points: Sequence[NodesPoint], num_nodes: int) -> Cost:
 
 def _move(point: NodesPoint, of_base: object) -> float:
     """Return the mean logarithm of a measured bandwidth over another, at the sizes of sends that either has."""
-    curves = [one for one in (point.efficiency, of_base) if isinstance(one, tuple)]
+    curves = [curve for curve in (point.efficiency, of_base) if isinstance(curve, tuple)]
     sizes = {float(size) for curve in curves for size, _ in curve} or {1.0}
     return fmean(math.log(fraction_at(point.efficiency, size) / fraction_at(of_base, size)) for size in sizes)
 
@@ -144,7 +145,7 @@ def fitted_over(measured: Mapping[str, Any], base: Base) -> dict[str, Any]:
         f"({base.calibration.kind}) with its intervals: {', '.join(rest)}. {base.name}: {base.calibration.source}"
     )
     for link in LINKS:
-        kept = [one.partition(".")[2] for one in rest if one.startswith(f"{link}.")]
+        kept = [key.partition(".")[2] for key in rest if key.startswith(f"{link}.")]
         if kept and link in measured:
             whole[link]["source"] = f"{measured[link].get('source', '')}; {', '.join(kept)}: {base.name}".lstrip("; ")
     if not _is_gpu_measured(measured) and base.calibration.gpu:
@@ -166,69 +167,71 @@ def notes(measured: Mapping[str, Any], base: Base | None) -> tuple[str, ...]:
             f"too large; lay it over an estimate with --base, such as --base {near}",
         )
     rest = values_left(measured, base)
-    found = [f"not measured, from {base.name} ({base.calibration.kind}): {', '.join(rest)}"] if rest else []
+    sentences = [f"not measured, from {base.name} ({base.calibration.kind}): {', '.join(rest)}"] if rest else []
     if kept := moved_points(measured, base.table):
         numbers = ", ".join(str(point["nodes"]) for point in kept)
-        found.append(f"bandwidths on {numbers} nodes are those of {base.name}, {kept[0]['source'].partition(', ')[2]}")
+        sentences.append(
+            f"bandwidths on {numbers} nodes are those of {base.name}, {kept[0]['source'].partition(', ')[2]}"
+        )
     gpu = measured.get("gpu")
     if gpu and base.calibration.gpu and gpu != base.calibration.gpu and not _is_gpu_measured(measured):
-        found.append(f"kernels are those of {base.calibration.gpu} ({base.name}); the files were measured on {gpu}")
-    return tuple(found)
+        sentences.append(f"kernels are those of {base.calibration.gpu} ({base.name}); the files were measured on {gpu}")
+    return tuple(sentences)
 
 
 def values_left(measured: Mapping[str, Any], base: Base) -> tuple[str, ...]:
     """Return the dotted keys that a base gives: its values and ranges that the fit does not replace."""
     replaced = replaced_keys(measured)
-    given = dict.fromkeys([*values_of(base.table), *base.table.get("intervals", {})])
-    return tuple(key for key in given if not _is_part_of(key, replaced))
+    base_keys = dict.fromkeys([*values_of(base.table), *base.table.get("intervals", {})])
+    return tuple(key for key in base_keys if not _is_part_of(key, replaced))
 
 
 def replaced_keys(measured: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the dotted keys of a base that a fit replaces."""
     points = measured.get("by_nodes", ())
-    found = [*values_of(measured), *(KEYS[key].key for point in points for key in point if key in KEYS)]
-    if any(f"{link}.efficiency" in found for link in LINKS):
+    keys = [*values_of(measured), *(KEYS[key].key for point in points for key in point if key in KEYS)]
+    if any(f"{link}.efficiency" in keys for link in LINKS):
         # What NCCL reached, and the all-reduce that explained it, belong to other links than those that were measured.
-        found += [NCCL, ALL_REDUCE]
-    return tuple(dict.fromkeys(found))
+        keys += [NCCL, ALL_REDUCE]
+    return tuple(dict.fromkeys(keys))
 
 
 def values_of(table: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the dotted keys of the values of a calibration, those of links and kernels one by one."""
-    found: list[str] = []
+    keys: list[str] = []
     for key, value in table.items():
         if key in (*LINKS, "kernels", LIBRARIES) and isinstance(value, Mapping):
-            found += [f"{key}.{name}" for name in value if name not in NOT_VALUES]
+            keys += [f"{key}.{name}" for name in value if name not in NOT_VALUES]
         elif key not in HEAD:
-            found.append(key)
-    return tuple(found)
+            keys.append(key)
+    return tuple(keys)
 
 
 def _points_left(points: Any, replaced: Collection[str]) -> list[dict[str, Any]]:
     """Return the points by nodes of a base without what was measured for all numbers of nodes."""
     names = {key.removeprefix("inter_node.") for key in replaced}
-    found = []
+    kept_points = []
     for point in points if isinstance(points, list) else ():
         left = {key: value for key, value in point.items() if key not in names}
-        left["intervals"] = {key: one for key, one in point.get("intervals", {}).items() if key not in names}
+        left["intervals"] = {key: factors for key, factors in point.get("intervals", {}).items() if key not in names}
         if set(left) - {"nodes", "intervals", "source"}:
-            found.append(left)
-    return found
+            kept_points.append(left)
+    return kept_points
 
 
 def _libraries_left(libraries: Any, measured: Mapping[str, Any]) -> dict[str, Any]:
     """Return the libraries of a base for the strategies that the measured ones do not carry."""
-    carried = {strategy for one in measured.values() for strategy in one["carries"]}
+    carried = {strategy for library in measured.values() for strategy in library["carries"]}
     left = {
-        name: {**one, "carries": [strategy for strategy in one["carries"] if strategy not in carried]}
-        for name, one in libraries.items()
+        name: {**library, "carries": [strategy for strategy in library["carries"] if strategy not in carried]}
+        for name, library in libraries.items()
         if name not in measured
     }
-    return {name: one for name, one in left.items() if one["carries"]}
+    return {name: library for name, library in left.items() if library["carries"]}
 
 
 def _is_part_of(key: str, keys: Collection[str]) -> bool:
-    return any(key == one or key.startswith(f"{one}.") for one in keys)
+    return any(key == whole or key.startswith(f"{whole}.") for whole in keys)
 
 
 def _is_gpu_measured(measured: Mapping[str, Any]) -> bool:

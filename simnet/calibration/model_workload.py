@@ -22,50 +22,50 @@ TIMES = ("forward", "backward", "optimizer")
 Data = dict[str, Any]
 
 
-def data_of_count(found: Mapping[str, Any], command: str) -> Data:
+def data_of_count(count: Mapping[str, Any], command: str) -> Data:
     """Return a workload in file form: gradients in ready order, work and memory of a step.
 
     Args:
-        found: what `binsgdm.recording` has counted.
+        count: what `binsgdm.recording` has counted.
         command: that counts it again.
     """
-    work = {key: _digits(one) if isinstance(one, float) else one for key, one in found["work"].items()}
+    work = {key: _digits(value) if isinstance(value, float) else value for key, value in count["work"].items()}
     data = {
-        "title": f"{found['title']}, {found['batch']} samples a rank",
-        "source": _source(found, command),
-        "dtype": found["dtype"],
-        "batch_per_rank": found["batch"],
-        **({"tokens_per_sample": found["tokens_per_sample"]} if found["tokens_per_sample"] else {}),
-        "tensors": _rows(found["tensors"]),
+        "title": f"{count['title']}, {count['batch']} samples a rank",
+        "source": _source(count, command),
+        "dtype": count["dtype"],
+        "batch_per_rank": count["batch"],
+        **({"tokens_per_sample": count["tokens_per_sample"]} if count["tokens_per_sample"] else {}),
+        "tensors": _rows(count["tensors"]),
         "work": work,
-        "memory": _memory(found["memory"]),
+        "memory": _memory(count["memory"]),
     }
     workload(data)
     return data
 
 
-def _memory(found: Mapping[str, Any]) -> Data:
+def _memory(sizes: Mapping[str, Any]) -> Data:
     """Return the sizes of a step, and what checkpointing makes of them."""
-    made: Data = {key: Size(_digits(one)).text() for key, one in found.items() if not isinstance(one, Mapping)}
-    if again := found.get("checkpointed"):
+    made: Data = {key: Size(_digits(size)).text() for key, size in sizes.items() if not isinstance(size, Mapping)}
+    if again := sizes.get("checkpointed"):
         kept = Size(_digits(again["activations_per_sample"])).text()
         recomputed = min(max(_digits(again["recomputed"]), 0.0), 1.0)
         made["checkpointed"] = again | {"activations_per_sample": kept, "recomputed": recomputed}
     return made
 
 
-def _source(found: Mapping[str, Any], command: str) -> str:
+def _source(count: Mapping[str, Any], command: str) -> str:
     """Return how a workload was made: its command stands first, so that it can be run again."""
-    origin = f": {found['origin']}" if found["origin"] else ""
-    sample = f"; a sample is {found['sample']}" if found["sample"] else ""
-    return f"{command} ({found['versions']}){origin}{sample}"
+    origin = f": {count['origin']}" if count["origin"] else ""
+    sample = f"; a sample is {count['sample']}" if count["sample"] else ""
+    return f"{command} ({count['versions']}){origin}{sample}"
 
 
 def workload(data: Data) -> Workload:
     """Return the workload of data in file form."""
-    found = build(Workload, {"name": "counted", **data}, "the counted workload")
-    training_step.num_elements(found)
-    return found
+    counted = build(Workload, {"name": "counted", **data}, "the counted workload")
+    training_step.num_elements(counted)
+    return counted
 
 
 def with_times(data: Data, paths: Sequence[Path]) -> Data:
@@ -89,11 +89,11 @@ def with_times(data: Data, paths: Sequence[Path]) -> Data:
         )
     times = parse_toml(text, str(paths[0]))
     _check_same_model(data, times, paths[0])
-    found = data | ({"tensors": times["tensors"]} if "tensors" in times else {})
-    found |= {key: times[key] for key in ("fitted_to",) if key in times}
-    found |= _row(data, times, card_label(gpu)) if gpu else _plain_times(times)
-    workload(found)
-    return found
+    timed = data | ({"tensors": times["tensors"]} if "tensors" in times else {})
+    timed |= {key: times[key] for key in ("fitted_to",) if key in times}
+    timed |= _row(data, times, card_label(gpu)) if gpu else _plain_times(times)
+    workload(timed)
+    return timed
 
 
 def _check_same_model(data: Data, times: Data, path: Path) -> None:
@@ -102,7 +102,7 @@ def _check_same_model(data: Data, times: Data, path: Path) -> None:
             f"{path}: {times['batch_per_rank']} samples: the model was counted with {data['batch_per_rank']}; count it "
             f"with --batch {times['batch_per_rank']}"
         )
-    timed, counted = (training_step.num_elements(workload(one)) for one in ({**data, **_gradients(times)}, data))
+    timed, counted = (training_step.num_elements(workload(table)) for table in ({**data, **_gradients(times)}, data))
     if abs(timed / counted - 1) > trained_workload.BYTES_TOLERANCE:
         raise SimnetError(
             f"{path}: {timed:.4g} elements of gradients: the model has {counted:.4g}; give times of this model"
@@ -132,8 +132,8 @@ def _row(data: Data, times: Data, gpu: str) -> Data:
 
 
 def _plain_times(times: Data) -> Data:
-    found = {key: times[key] for key in (*TIMES, "intervals") if key in times}
-    return found | {"source": times["source"]}
+    phases = {key: times[key] for key in (*TIMES, "intervals") if key in times}
+    return phases | {"source": times["source"]}
 
 
 def text(data: Data) -> str:

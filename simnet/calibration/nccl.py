@@ -126,10 +126,10 @@ class TimedShape:
 
     def modelled_s(self, costs: NcclCosts) -> Floats:
         """Return the time of each message in its fastest algorithm and protocol [s]."""
-        found = candidates(costs, self)
+        ways = candidates(costs, self)
         at = rates_of(costs)
-        latencies = np.array([one.latency_s for one in found])
-        s_per_byte = np.array([nccl_model.s_per_byte(one, at) for one in found])
+        latencies = np.array([way.latency_s for way in ways])
+        s_per_byte = np.array([nccl_model.s_per_byte(way, at) for way in ways])
         fastest: Floats = np.min(latencies[:, None] + s_per_byte[:, None] * self.message_bytes, axis=0)
         return fastest
 
@@ -165,9 +165,9 @@ def rates_of(costs: NcclCosts) -> BusBandwidths:
 
 def select(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Rows:
     """Return the messages of logs by their collective and shape, each out of place and in place."""
-    found: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
+    by_shape: dict[tuple[str, int, int], list[tuple[int, float]]] = {}
     for log in logs:
-        found.setdefault((log.collective, log.num_nodes, log.ranks_per_node), []).extend(log.times(least_bytes))
+        by_shape.setdefault((log.collective, log.num_nodes, log.ranks_per_node), []).extend(log.times(least_bytes))
     return tuple(
         TimedShape(
             collective=collective,
@@ -176,7 +176,7 @@ def select(logs: Sequence[NcclLog], least_bytes: int = TINY_BYTES) -> Rows:
             message_bytes=np.array([size for size, _ in rows], dtype=np.float64),
             times_s=np.array([time_s for _, time_s in rows]),
         )
-        for (collective, num_nodes, ranks_per_node), rows in found.items()
+        for (collective, num_nodes, ranks_per_node), rows in by_shape.items()
         if rows
     )
 
@@ -204,35 +204,31 @@ def fit_costs(
         costs = _costs(values, allowed)
         return np.concatenate([shape.modelled_s(costs) for shape in rows])
 
-    found = Fit(
+    values, spreads = Fit(
         rows=train,
         times=np.concatenate([shape.times_s for shape in train]),
         model=times_s,
         free={name: prior.middle for name, prior in priors.items()},
+        prior=priors,
     ).posterior(
-        priors,
         np.concatenate([sigma(shape.message_bytes) for shape in train]),
         HUBER,
         [{"ll_tree_rate": rate} for rate in LL_TREE_RATES] if "ll_tree_rate" in priors else ({},),
     )
-    costs = _costs(found.values, allowed)
-    spreads = found.spreads
-    hop = spreads.get("inter_node_hop_s", 0.0)
-    if hop > OPEN * PRIORS["inter_node_hop_s"].spread:
+    # Rows had next to no say in the hop: what is believed is as narrow as RDMA, and the network may be TCP.
+    if spreads.get("inter_node_hop_s", 0.0) > OPEN * PRIORS["inter_node_hop_s"].spread:
         spreads["inter_node_hop_s"] = OPEN_HOP_SPREAD
-    factors = found.factors()
-    if LL_HOP_RATIO in factors:
-        spread = np.hypot(found.spreads[LL_HOP_RATIO], LL_HOP_POWER * found.spreads["inter_node_hop_s"])
-        factors["ll_inter_node_hop_s"] = fit.factors_of(float(spread))
-        del factors[LL_HOP_RATIO]
-    return costs, factors
+    if LL_HOP_RATIO in spreads:
+        of_ratio = spreads.pop(LL_HOP_RATIO)
+        spreads["ll_inter_node_hop_s"] = float(np.hypot(of_ratio, LL_HOP_POWER * spreads["inter_node_hop_s"]))
+    return _costs(values, allowed), {name: fit.factors_of(spread) for name, spread in spreads.items()}
 
 
 def sigma(message_bytes: Floats) -> Floats:
     """Return the relative error that the model is expected to have at these messages."""
     at, errors = zip(*SIGMAS, strict=True)
-    found: Floats = np.exp(np.interp(np.log2(message_bytes), np.log2(np.array(at)), np.log(np.array(errors))))
-    return found
+    expected: Floats = np.exp(np.interp(np.log2(message_bytes), np.log2(np.array(at)), np.log(np.array(errors))))
+    return expected
 
 
 def _priors(train: Rows, rates: "NominalRates | None", *, has_nvls: bool) -> dict[str, Prior]:
@@ -244,19 +240,19 @@ def _priors(train: Rows, rates: "NominalRates | None", *, has_nvls: bool) -> dic
     names += ["exposed"] if in_node else []
     names += ["inter_node_hop_s", LL_HOP_RATIO, "ll_tree_rate"] if across else []
     names += ["nvls_start_s"] if has_nvls else []
-    found = {name: PRIORS[name] for name in names}
+    priors = {name: PRIORS[name] for name in names}
     levels = [("intra_node_efficiency", False, in_node), ("inter_node_efficiency", True, across)]
     for name, is_across, is_there in levels:
         if is_there and rates is None:
-            found[name] = Prior(_best(train, across=is_across), NO_RATES_SPREAD)
+            priors[name] = Prior(_best(train, across=is_across), NO_RATES_SPREAD)
         elif is_there and rates is not None:
             nominal = rates.inter_bytes_per_s if is_across else rates.intra_bytes_per_s
             prior = NVLS_NIC if is_across and has_nvls else PRIORS[name]
-            found[name] = prior._replace(middle=prior.middle * nominal)
+            priors[name] = prior._replace(middle=prior.middle * nominal)
     if has_nvls and rates is not None:
         prior = PRIORS["nvls_efficiency"]
-        found["nvls_efficiency"] = prior._replace(middle=prior.middle * rates.intra_bytes_per_s)
-    return found
+        priors["nvls_efficiency"] = prior._replace(middle=prior.middle * rates.intra_bytes_per_s)
+    return priors
 
 
 def _best(train: Rows, *, across: bool) -> float:
@@ -266,9 +262,10 @@ def _best(train: Rows, *, across: bool) -> float:
 
 def _bus_bandwidths(shape: TimedShape) -> Floats:
     ranks = shape.num_nodes * shape.ranks_per_node
+    # As nccl-tests prints it: what each link carries, so that the number says how full it is.
     passed = RING_WAYS.get(shape.collective, 1.0) * (ranks - 1) / ranks
-    found: Floats = passed * shape.message_bytes / shape.times_s
-    return found
+    bandwidths: Floats = passed * shape.message_bytes / shape.times_s
+    return bandwidths
 
 
 def _costs(values: Values, allowed: Allowed) -> NcclCosts:
@@ -276,8 +273,10 @@ def _costs(values: Values, allowed: Allowed) -> NcclCosts:
     optional = ("intra_node_efficiency", "inter_node_efficiency", "nvls_start_s", "nvls_efficiency", "ll_tree_rate")
     known = {name: prior.middle for name, prior in PRIORS.items() if name not in optional} | dict(values)
     usual_s = PRIORS["inter_node_hop_s"].middle
+    # The hop in LL is believed to follow the other one, so that logs which tell one bound both.
     expected_s = usual_s * (known["inter_node_hop_s"] / usual_s) ** LL_HOP_POWER
     known["ll_inter_node_hop_s"] = known.pop(LL_HOP_RATIO) * expected_s
+    # Logs of one node: what is believed of a network must not enter a calibration as if it had been measured.
     if "inter_node_hop_s" not in values:
         known["inter_node_hop_s"] = known["ll_inter_node_hop_s"] = 0.0
     if "exposed" not in values:
@@ -287,7 +286,7 @@ def _costs(values: Values, allowed: Allowed) -> NcclCosts:
     return NcclCosts(
         algorithm=allowed.algorithm,
         protocol=allowed.protocol,
-        **{name: Duration(one) if name in DURATIONS else one for name, one in known.items()},  # type: ignore[arg-type]
+        **{name: Duration(value) if name in DURATIONS else value for name, value in known.items()},  # type: ignore[arg-type]
     )
 
 
@@ -297,6 +296,7 @@ def with_nvls(train: Rows, cluster: Cluster | None) -> bool:
         return False
     rates = nominal_rates(cluster)
     across = [shape for shape in train if shape.num_nodes > 1 and shape.ranks_per_node > 1]
+    # Known of whole nodes of eight GPUs on one NVSwitch; what fewer of them do is not.
     can = cluster.gpu.startswith(NVLS_GPUS) and any(shape.ranks_per_node == NVLS_RANKS for shape in across)
     faster = [_bus_bandwidths(shape).max() > NVLS_SHARE * rates.inter_bytes_per_s for shape in across]
     return can or any(faster)
@@ -348,6 +348,7 @@ class SortedLogs:
 def sort(logs: Sequence[NcclLog]) -> SortedLogs:
     """Return what becomes of each log. All-reduces tell the costs of a level, other rings where there are none."""
     flaws = {log: flaw(log) or _lack(log) for log in logs}
+    # A level is the inside of a node, or what is between nodes: each has a bandwidth of its own.
     large = {(log.collective, log.num_nodes > 1) for log, why in flaws.items() if not why}
     # Small messages tell latencies, where larger ones of the same level tell its bandwidth.
     flaws |= {
@@ -355,6 +356,7 @@ def sort(logs: Sequence[NcclLog]) -> SortedLogs:
     }
     useful = [log for log, why in flaws.items() if not why]
     rings = [log for log in useful if log.collective in COLLECTIVES]
+    # Other collectives have fewer candidates in NCCL, so that an all-reduce says more of every cost.
     reduced = {log.num_nodes > 1 for log in rings if log.collective == "all_reduce"}
     fitted = [log for log in rings if log.collective == "all_reduce" or (log.num_nodes > 1) not in reduced]
     sends = [log for log in useful if log.collective == SEND]
@@ -426,20 +428,18 @@ def fit_logs(
     if not (known.fitted or known.sends) and is_needed:
         raise SimnetError(f"{'; '.join(skipped)}: no log is left; give one of all_reduce_perf on several GPUs")
     kept = [log for log in held_out if log.collective in COLLECTIVES and not flaw(log)]
-    notes = [f"{one}: skipped" for one in skipped]
+    notes = [f"{reason}: skipped" for reason in skipped]
     notes += [_rows_text(log) for log in (*known.fitted, *known.compared, *known.all_to_alls, *known.sends)]
-    notes += [_rows_text(log) for log in kept if log.num_torn]
     if not known.fitted:
         return [FittedPart(table={}, notes=tuple(notes))]
-    found = fit_part(known.fitted, [*known.compared, *kept], cluster, known.all_to_alls, allowed)
-    return [changed(found, notes=(*notes, *found.notes))]
+    part = fit_part(known.fitted, [*known.compared, *kept], cluster, known.all_to_alls, allowed)
+    return [changed(part, notes=(*notes, *part.notes))]
 
 
 def _rows_text(log: NcclLog) -> str:
-    torn = f"; {counted(log.num_torn, 'torn line')} skipped" if log.num_torn else ""
     failed = f"; the run failed then: {cut(log.failure, _SHOWN_LENGTH)}" if log.failure else ""
     which = "" if log.collective == "all_reduce" else f" of {log.collective}"
-    return f"{log.name}: {counted(len(log.rows), 'row')}{which} of {log.layout_text}{torn}{failed}"
+    return f"{log.name}: {counted(len(log.rows), 'row')}{which} of {log.layout_text}{failed}"
 
 
 def fit_part(
@@ -462,17 +462,19 @@ def fit_part(
         SimnetError: too few rows, or links that are slower than what was measured.
     """
     train = select(logs)
-    given = None if cluster is None else nominal_rates(cluster)
+    nominal = None if cluster is None else nominal_rates(cluster)
+    # NVSwitches reduce by the protocol Simple alone, and not in rings.
     has_nvls = with_nvls(train, cluster) and allowed.algorithm is None and allowed.protocol in {None, "Simple"}
-    costs, spread = fit_costs(train, given, has_nvls=has_nvls, allowed=allowed)
-    rates = given or _fitted_rates(costs)
+    costs, spread = fit_costs(train, nominal, has_nvls=has_nvls, allowed=allowed)
+    rates = nominal or _fitted_rates(costs)
     _check_rates(costs, rates)
     shown = {name.removesuffix("_s"): _shown(name, getattr(costs, name), factors) for name, factors in spread.items()}
+    # Intervals of costs say how well these are known; the scatter, how far the model is off with the right ones.
     whole, intervals = table(costs, logs, rates, spread), _intervals(spread, logs) | _scatter(train, costs)
     if cluster is not None and costs.inter_node_efficiency is not None:
         whole["nccl"] |= _fabric(costs, cluster.inter_node.alpha_s)
-    if found := _all_to_all(costs, all_to_alls):
-        key, (efficiency, factors) = "all_to_all_efficiency", found
+    if all_to_all := _all_to_all(costs, all_to_alls):
+        key, (efficiency, factors) = "all_to_all_efficiency", all_to_all
         whole[key], intervals[key] = round(efficiency, 4), factors
         shown[key] = text_with_interval(efficiency, factors, "{:.3f}".format)
     return FittedPart(
@@ -488,6 +490,7 @@ def _all_to_all(costs: NcclCosts, logs: Sequence[NcclLog]) -> tuple[float, Inter
     """Return the rate at which all-to-alls fill the NICs over that of the ring, with its interval as factors."""
     if costs.inter_node_efficiency is None:
         return None
+    # The largest messages: smaller ones are bound by their latencies, which the all-reduces tell.
     ratios = [
         log.ranks_per_node * (log.world_size - log.ranks_per_node) / log.world_size * size / time_s
         / costs.inter_node_efficiency
@@ -524,6 +527,7 @@ def table(
         "collective_launch": duration_text(costs.ll_start_s), "flat_ring_latency": "mean",
         "intra_node": {"latency": duration_text(intra_s)}, "nccl": _nccl_table(costs, logs, rates),
     }  # fmt: skip
+    # Smaller logs would end the curve before the bandwidth is reached.
     curved = [log for log in logs if max(row.message_bytes for row in log.rows) >= LARGE_BYTES]
     single_node = [log for log in curved if log.num_nodes == 1]
     multi_node = {log.num_nodes: log for log in sorted(curved, key=lambda log: log.world_size) if log.num_nodes > 1}
@@ -536,6 +540,7 @@ def table(
             nodes: _curve(costs, shape, _mean_hop_s(shape, intra_s, inter_s), rates.inter_bytes_per_s)
             for nodes, shape in sorted(multi_node.items())
         }
+        # A cluster gives the rate of a NIC, and this is checked against it.
         nic_bytes_per_s = rates.inter_bytes_per_s / rates.nics_per_node
         parts["inter_node"] = {"measured_on": rate_text(nic_bytes_per_s)}
         keys = {"efficiency": "inter_node_efficiency", "latency": "ll_inter_node_hop_s"}
@@ -554,7 +559,7 @@ def table(
 
 
 def _nccl_table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) -> dict[str, object]:
-    found: dict[str, object] = {
+    fitted: dict[str, object] = {
         "start": duration_text(costs.start_s),
         "ll_start": duration_text(costs.ll_start_s),
         "ll_hop": duration_text(costs.ll_hop_s),
@@ -565,15 +570,15 @@ def _nccl_table(costs: NcclCosts, logs: Sequence[NcclLog], rates: NominalRates) 
         "exposed": round(costs.exposed, 6),
     }
     if costs.intra_node_efficiency is not None:
-        found["intra_node_efficiency"] = round(costs.intra_node_efficiency / rates.intra_bytes_per_s, 5)
+        fitted["intra_node_efficiency"] = round(costs.intra_node_efficiency / rates.intra_bytes_per_s, 5)
     if costs.inter_node_efficiency is not None:
-        found["inter_node_efficiency"] = round(costs.inter_node_efficiency / rates.inter_bytes_per_s, 5)
+        fitted["inter_node_efficiency"] = round(costs.inter_node_efficiency / rates.inter_bytes_per_s, 5)
     if costs.nvls_start_s is not None and costs.nvls_efficiency is not None:
-        found["nvls_start"] = duration_text(costs.nvls_start_s)
-        found["nvls_efficiency"] = round(costs.nvls_efficiency / rates.intra_bytes_per_s, 5)
+        fitted["nvls_start"] = duration_text(costs.nvls_start_s)
+        fitted["nvls_efficiency"] = round(costs.nvls_efficiency / rates.intra_bytes_per_s, 5)
     only = {"algorithm": costs.algorithm, "protocol": costs.protocol}
-    found |= {key: one for key, one in only.items() if one is not None}
-    return {**found, "source": f"nccl-tests {_programs(logs)} on {_gpus(logs)} GPUs"}
+    fitted |= {key: value for key, value in only.items() if value is not None}
+    return {**fitted, "source": f"nccl-tests {_programs(logs)} on {_gpus(logs)} GPUs"}
 
 
 def _fabric(costs: NcclCosts, alpha_s: Duration) -> dict[str, object]:
@@ -615,10 +620,13 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest] or [float(SEND_BYTES[0])]
     rings = [
-        one for one in nccl_model.candidates(costs, shape.num_nodes, shape.ranks_per_node) if one.algorithm == "ring"
+        candidate
+        for candidate in nccl_model.candidates(costs, shape.num_nodes, shape.ranks_per_node)
+        if candidate.algorithm == "ring"
     ]
     at = rates_of(costs)
-    times = np.array([min(nccl_model.seconds(one, at, size * shape.world_size) for one in rings) for size in sizes])
+    times = np.array([min(nccl_model.seconds(ring, at, size * shape.world_size) for ring in rings) for size in sizes])
+    # The rest of the time, after what the simulated ring pays by itself.
     # Where the latency alone exceeds the time of NCCL's ring, the bytes cost nothing: efficiency 1.
     each_s = np.maximum((times - costs.ll_start_s) / sends - latency_s, 1e-9)
     efficiency = np.minimum(np.array(sizes) / bytes_per_s / each_s, 1.0)
@@ -642,31 +650,34 @@ def _interpolated(low: tuple[float, float], high: tuple[float, float], size: flo
 
 def _intervals(spread: dict[str, Interval], logs: Sequence[NcclLog]) -> dict[str, Interval]:
     """Return the intervals by calibration key; the interval of a bandwidth holds for its whole efficiency curve."""
-    found = {f"nccl.{name.removesuffix('_s')}": factors for name, factors in spread.items()}
+    by_key = {f"nccl.{name.removesuffix('_s')}": factors for name, factors in spread.items()}
     # The links of other collectives hold the same costs.
+    # Small messages go by LL, whose start and hop the links of other collectives take.
     links = {"ll_start_s": "collective_launch", "ll_hop_s": "intra_node.latency"}
     if any(log.num_nodes == 1 for log in logs):
         links["intra_node_efficiency"] = "intra_node.efficiency"
-    return found | {key: spread[name] for name, key in links.items() if name in spread}
+    return by_key | {key: spread[name] for name, key in links.items() if name in spread}
 
 
 def _scatter(train: Rows, costs: NcclCosts) -> dict[str, Interval]:
     """Return how far a time may be from what the costs say, by size: as rows scatter, and other numbers of nodes do."""
     sizes = np.concatenate([shape.message_bytes for shape in train])
     bands = np.searchsorted([*BANDS.values()], sizes, side="right") - 1
+    # In logarithms, since an error of a factor two must count alike either way.
     off = np.log(np.concatenate([shape.times_s / shape.modelled_s(costs) for shape in train]))
-    found = {}
+    factors = {}
     for number, (key, least) in enumerate(BANDS.items()):
         inside = off[bands == number]
         scatter = float(np.sqrt(np.mean(inside**2))) if inside.size else float(sigma(np.array([max(least, 1.0)]))[0])
-        found[f"nccl.{key}"] = fit.factors_of(float(np.hypot(scatter, BEYOND[key])))
-    return found
+        factors[f"nccl.{key}"] = fit.factors_of(float(np.hypot(scatter, BEYOND[key])))
+    return factors
 
 
 def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Comparison]:
     """Return the residuals of every row: of fitted logs together, of held-out ones by size."""
     return [
         Comparison(
+            # A fit is judged as a whole; a prediction by size, since latencies and bandwidths fail apart.
             series=f"{log.collective}, {log.layout_text}"
             + ("" if role == "fitted" else f", {BAND_WORDS[band(row.message_bytes)]}"),
             label=f"{format_bytes(row.message_bytes)}, {best.name}{', in place' if in_place else ''}",
@@ -731,19 +742,20 @@ def _slower(logs: Sequence[NcclLog]) -> list[str]:
         passed = RING_WAYS.get(log.collective, 1.0) * (log.world_size - 1) / log.world_size
         for size, time_s in log.times(LARGE_BYTES):
             by_size[size] = max(by_size.get(size, 0.0), passed * size / time_s)
-    found = []
+    sentences = []
     for by_nodes in best.values():
         across = [nodes for nodes in sorted(by_nodes) if nodes > 1]
         for few, more in pairwise(across):
             common = by_nodes[few].keys() & by_nodes[more].keys()
+            # At the largest message of both: smaller ones are slower for their latencies.
             rates = [by_nodes[nodes][max(common)] for nodes in (few, more)] if common else [1.0, 1.0]
             if rates[0] < SLOWER * rates[1]:
-                found.append(
+                sentences.append(
                     f"{few} nodes reach {rates[0] / 1e9:.4g} GB/s with {format_bytes(max(common))}, {more} nodes "
                     f"{rates[1] / 1e9:.4g} GB/s: fewer nodes are slower, so that one of the logs is not of a quiet "
                     "network; measure it again"
                 )
-    return found
+    return sentences
 
 
 def _shown(name: str, value: float, spread: Interval | None) -> str:

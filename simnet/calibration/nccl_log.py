@@ -1,8 +1,7 @@
-"""Read what nccl-tests, rccl-tests and their forks print or write: a log for each run, by the names of its columns.
+"""Read what nccl-tests, rccl-tests and their forks print, or `-J` of nccl-tests: a log for each run.
 
-Text of any version, with what launchers put before each line (mpirun, srun, kubectl, timestamps, Markdown), `-J` of
-nccl-tests, and `-x` of rccl-tests as JSON or CSV. A line that is torn, as where the output of ranks mixed, is left out
-and counted; a rank whose line is torn leaves a gap in the numbers, and one at the end shows in the bandwidths.
+Columns go by their names, whatever a launcher puts before each line (`mpirun --tag-output`, `srun -l`). A row that does
+not fit its columns, as where the output of ranks mixed, is refused with its line.
 
 Source: NVIDIA/nccl-tests, src/util.cu @0fdb00a and src/common.cu; ROCm/rccl-tests, README.md @07e3a21.
 """
@@ -10,17 +9,15 @@ Source: NVIDIA/nccl-tests, src/util.cu @0fdb00a and src/common.cu; ROCm/rccl-tes
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 
 from simnet.core.errors import SimnetError, cut
 from simnet.core.files import label, read_text
-from simnet.core.parsing import csv_rows, parse_json
 from simnet.core.schema import build
 
 PROGRAMS = {
@@ -32,13 +29,9 @@ PROGRAMS = {
 _NO_UNDERSCORES = {name.replace("_", ""): name for name in PROGRAMS}
 UNKNOWN = "unknown"
 MEASURES = ("time", "algbw", "busbw", "#wrong")
-_COLUMNS = ("size", "count", "type", "redop", "root", *MEASURES, *MEASURES)
-"""Where the line with the names is lost."""
 _BLANK = ((), ("root",), ("redop", "root"), ("redop",))
 """Columns that some programs leave empty."""
-_COLOR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_TYPES = r"u?int\d+|half|float|double|bfloat16|b?f(?:loat|p)?\d+\w*"
-_ROW = re.compile(rf"(?:^|(?<=[\s:>\]]))(?:\d+\s+\d+\s+[a-z]\w*|\d+\s+(?:{_TYPES}))\s")
+_ROW = re.compile(r"(?:^|(?<=[\s:>\]]))\d+\s+\d+\s+[a-z]\w*\s.*")
 _STAMP = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)")
 _PROGRAM = re.compile(r"\b(?:nccl_|rccl_)?([a-z]+(?:_[a-z]+)*?\d*)_perf(?:_mpi)?\b")
 _STARTING = re.compile(r"Collective test starting: *(?:nccl_|rccl_)?(\w+?)(?:_perf)?(?:_mpi)?\s*$")
@@ -50,21 +43,17 @@ _FAILED = re.compile(
     r"Test (?:NCCL |CUDA |HIP )?failure|NCCL failure|slurmstepd: error|CANCELLED AT|exited on signal|DUE TO TIME LIMIT"
 )
 _OUT_OF_BOUNDS = re.compile(r"Out of bounds values\s*:\s*([1-9]\d*)")
-MAX_DIGITS = 18
+MAX_BYTES = 10**18
 MIN_US, MAX_US = 1e-6, 1e15
 _DECIMALS_GB_PER_S = 0.005
 """Rounding of printed bandwidths."""
-_TORN_TOLERANCE, _CHECKED_GB_PER_S = 0.1, 1.0
+_BANDWIDTH_TOLERANCE, _CHECKED_GB_PER_S = 0.1, 1.0
 """A printed bandwidth further from size over time than this, if it is so large that its two decimals say it, belongs to
-another line."""
-MAX_TORN_SHARE = 0.5
-"""Of the lines with times; where more are torn, the rest is not to be trusted either."""
-MAX_LOST, MAX_LOST_SHARE = 2, 0.5
-"""Ranks that may have been lost: after the last whole line, and of all."""
+another row."""
 RATIO_TOLERANCE = 1e-4
 """Relative, of a ratio of bandwidths beyond the rounding of both."""
-MANY_NODES = 3
-"""Nodes from which on one that is short of ranks is taken as a lost line, even where the ratio cannot tell."""
+MIN_LISTED_SHARE = 0.5
+"""Of the ranks; where fewer are listed, the largest number of a rank is not to be trusted either."""
 _SHOWN_LENGTH = 60
 
 
@@ -94,7 +83,6 @@ class NcclLog:
         num_nodes: hosts.
         ranks_per_node: GPUs on each.
         rows: in the order of the log.
-        num_torn: lines that were left out.
         failure: the line with which the run failed; empty where it did not.
     """
 
@@ -104,7 +92,6 @@ class NcclLog:
     num_nodes: int
     ranks_per_node: int
     rows: tuple[LogRow, ...]
-    num_torn: int = 0
     failure: str = ""
 
     @property
@@ -133,10 +120,10 @@ def read(path: Path) -> NcclLog:
     Raises:
         SimnetError: the file cannot be read, or is no complete log of one run; see `parse`.
     """
-    found = parse(read_text(path, errors="replace"), label(path))
-    if len(found) > 1:
-        raise SimnetError(f"{label(path)}: {len(found)} runs: must be one; split the file at '# nThread'")
-    return found[0]
+    logs = parse(read_text(path, errors="replace"), label(path))
+    if len(logs) > 1:
+        raise SimnetError(f"{label(path)}: {len(logs)} runs: must be one; split the file at '# nThread'")
+    return logs[0]
 
 
 def looks_like(text: str) -> bool:
@@ -148,102 +135,68 @@ def parse(text: str, name: str) -> list[NcclLog]:
     """Read the text of one run or of several.
 
     Args:
-        text: output of nccl-tests, or `-x` of rccl-tests.
+        text: output of nccl-tests.
         name: file, for messages.
 
     Raises:
-        SimnetError: a run has no ranks or no results, ranks twice, CPU times, unequal nodes, too many torn rows, or
-            wrong results.
+        SimnetError: a run has no ranks or no results, ranks twice, CPU times, unequal nodes, torn rows, or wrong
+            results.
     """
-    if "busBw" in text and "algBw" in text:
-        return _of_records(_records(text, name), name)
-    lines = [_COLOR.sub("", line).replace("|", " ").replace("`", " ").rstrip() for line in text.splitlines()]
-    runs = list(_runs(lines))
+    if "busBw" in text:
+        raise SimnetError(f"{name}: -x of rccl-tests: is not read; give what rccl-tests prints")
+    runs = list(_runs(text.splitlines()))
     return [run.log(name if len(runs) == 1 else f"{name}, run {number}") for number, run in enumerate(runs, start=1)]
 
 
 @dataclass(kw_only=True)
-class _RunLines:
-    """The lines of one run, sorted by what they say."""
+class _Run:
+    """What the lines of one run say.
 
-    names: list[str] = field(default_factory=list)
+    Attributes:
+        programs: names that stand before its rows.
+        ranks: host, process and GPU of each.
+        groups: of ranks that work at one time.
+        columns: names of the columns; empty before their line.
+        rows: with a time.
+        printed: algorithm and bus bandwidths [GB/s].
+        failure: the line with which it failed.
+        flaw: why it is to be refused.
+        is_reduced: whether each row has an operator, and all ranks its sum.
+    """
+
+    programs: list[str] = field(default_factory=list)
     ranks: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     groups: set[str] = field(default_factory=set)
-    columns: tuple[str, ...] = _COLUMNS
+    columns: tuple[str, ...] = ()
     rows: list[LogRow] = field(default_factory=list)
     printed: list[tuple[float, float]] = field(default_factory=list)
-    torn: list[str] = field(default_factory=list)
     failure: str = ""
-    wrong: str = ""
-    twice: str = ""
+    flaw: str = ""
     is_reduced: bool = True
-
-    @property
-    def has_begun(self) -> bool:
-        """Whether its rows have begun, so that a further head is that of another run."""
-        return bool(self.rows or self.torn)
 
     def add(self, number: int, line: str) -> None:
         """Take a line."""
-        if found := _RANK.search(line):
-            self._add_rank(int(found[1]), (found[4], found[3], found[5].strip()), found[2] or "")
+        if rank := _RANK.search(line):
+            self.add_rank(int(rank[1]), (rank[4], rank[3], rank[5].strip()), rank[2] or "")
         elif columns := _columns(line):
             self.columns = columns
-        elif (row := _ROW.search(line)) and _is_prefix(line[: row.start()]):
-            self._add_row(number, line[row.start() :])
-        elif _is_rest_of_row(line.split()):
-            self.torn.append(line)
-        else:
-            bounds = _OUT_OF_BOUNDS.search(line)
-            self.wrong = self.wrong or (f"{bounds[1]} results are out of bounds" if bounds else "")
-            self.failure = self.failure or (line.strip() if _FAILED.search(line) else "")
+        # Only below the head: NCCL's own lines before it may look like rows.
+        elif self.columns and (row := _ROW.search(line)):
+            self._add_row(number, row[0])
+        elif bounds := _OUT_OF_BOUNDS.search(line):
+            self.flaw = (
+                self.flaw or f"{bounds[1]} results are out of bounds: results must be right; run nccl-tests again"
+            )
+        elif _FAILED.search(line):
+            self.failure = self.failure or line.strip()
 
-    def log(self, name: str) -> NcclLog:
-        """Return what the lines say together."""
-        if "cputime" in self.columns:
-            raise SimnetError(
-                f"{name}: cputime: times of the CPU (-C 1) say nothing of the network; run nccl-tests without -C"
-            )
-        if self.wrong:
-            raise SimnetError(f"{name}: {self.wrong}: results must be right; run nccl-tests again")
-        if self.twice:
-            raise SimnetError(f"{name}: {self.twice}")
-        if len(self.groups) > 1:
-            raise SimnetError(
-                f"{name}: the ranks form {len(self.groups)} groups that work at one time (NCCL_TESTS_SPLIT): must be "
-                "one; run nccl-tests without it"
-            )
-        if len(self.torn) > MAX_TORN_SHARE * (len(self.rows) + len(self.torn)):
-            raise SimnetError(
-                f"{name}: {len(self.torn)} torn lines and {len(self.rows)} whole ones, such as "
-                f"{cut(self.torn[0].strip(), _SHOWN_LENGTH)!r}: run nccl-tests again"
-            )
-        if not self.rows:
-            failed = f" before it failed ({cut(self.failure, _SHOWN_LENGTH)})" if self.failure else ""
-            raise SimnetError(f"{name}: no line with a time{failed}; give the whole output of nccl-tests")
-        named = _collective(self.names[-1]) if self.names else None
-        ratio = _bus_ratio(self.printed) if named in {None, "all_reduce"} else None
-        hosts = {rank: host for rank, (host, _, _) in self.ranks.items()}
-        num_nodes, ranks_per_node = _shape(hosts, name, ratio, must_fit=named is not None)
-        # Some versions do not print the name of the program: then an operator without a root, and the ratio, tell an
-        # all-reduce. On two ranks the ratio alone is that of most programs.
-        is_all_reduce = self.is_reduced and ratio is not None and ratio.fits(num_nodes * ranks_per_node)
-        return NcclLog(
-            name=name,
-            collective=named or ("all_reduce" if is_all_reduce else UNKNOWN),
-            gpu=next(iter(self.ranks.values()))[2],
-            num_nodes=num_nodes,
-            ranks_per_node=ranks_per_node,
-            rows=tuple(self.rows),
-            num_torn=len(self.torn),
-            failure=self.failure,
-        )
-
-    def _add_rank(self, rank: int, given: tuple[str, str, str], group: str) -> None:
-        before = self.ranks.setdefault(rank, given)
-        if before[:2] != given[:2] and not self.twice:
-            hosts = " and ".join(dict.fromkeys((before[0], given[0])))
-            self.twice = (
+    def add_rank(self, rank: int, process: tuple[str, str, str], group: str) -> None:
+        """Take a rank: host, process and GPU."""
+        # Every rank may print the list; another process of the same number is another job.
+        before = self.ranks.setdefault(rank, process)
+        if before[:2] != process[:2]:
+            hosts = " and ".join(dict.fromkeys((before[0], process[0])))
+            self.flaw = self.flaw or (
                 f"rank {rank} is listed twice, on {hosts}: two jobs in one output; build nccl-tests with MPI=1, so "
                 "that one job takes all nodes"
             )
@@ -251,32 +204,81 @@ class _RunLines:
 
     def _add_row(self, number: int, text: str) -> None:
         cells = _cells(_STAMP.sub(r"\1T\2", text).split(), self.columns)
-        if cells is None:
-            self.torn.append(text)
+        halves = _halves(cells)
+        size = int(cells["size"][0]) if halves else -1
+        if size == 0:  # what is less than an element a rank
             return
-        size, halves, is_reduced = cells
-        self.is_reduced &= is_reduced
+        if not 0 < size <= MAX_BYTES or not all(_agrees(size, half) for half in halves):
+            self.flaw = self.flaw or (
+                f"line {number}: {cut(text.strip(), _SHOWN_LENGTH)!r}: must have the columns of its head, and times "
+                "that are those of its bandwidths; drop the line, or run nccl-tests again"
+            )
+            return
+        self.is_reduced &= cells.get("redop", ["none"])[0] != "none" and cells.get("root", ["-1"])[0] == "-1"
+        self.add_halves(number, size, halves)
+
+    def add_halves(self, number: int, message_bytes: int, halves: Sequence[Mapping[str, float | None]]) -> None:
+        """Take a row: `MEASURES` out of place and in place, None where one was not measured."""
         for half in halves:
-            wrong = half.get("#wrong", "0")
-            if wrong != "N/A" and float(wrong) != 0 and not self.wrong:
-                self.wrong = f"line {number}: {wrong} wrong values"
-            if "N/A" not in {half["algbw"], half["busbw"]}:
-                self.printed.append((float(half["algbw"]), float(half["busbw"])))
-        times = [_time_us(half) for half in halves]
-        self.rows.append(LogRow(line=number, message_bytes=size, times_us=(times[0], times[1] if times[1:] else None)))
+            if wrong := half.get("#wrong"):
+                self.flaw = self.flaw or (
+                    f"line {number}: {wrong:g} wrong values: results must be right; run nccl-tests again"
+                )
+            algbw, busbw = half.get("algbw"), half.get("busbw")
+            if algbw is not None and busbw is not None:
+                self.printed.append((algbw, busbw))
+        out_of_place, in_place = (half.get("time") for half in halves)
+        self.rows.append(LogRow(line=number, message_bytes=message_bytes, times_us=(out_of_place, in_place)))
+
+    def log(self, name: str) -> NcclLog:
+        """Return what the lines say together."""
+        if "cputime" in self.columns:
+            raise SimnetError(
+                f"{name}: cputime: times of the CPU (-C 1) say nothing of the network; run nccl-tests without -C"
+            )
+        if self.flaw:
+            raise SimnetError(f"{name}: {self.flaw}")
+        if len(self.groups) > 1:
+            raise SimnetError(
+                f"{name}: the ranks form {len(self.groups)} groups that work at one time (NCCL_TESTS_SPLIT): must be "
+                "one; run nccl-tests without it"
+            )
+        if not self.rows:
+            failed = f" before it failed ({cut(self.failure, _SHOWN_LENGTH)})" if self.failure else ""
+            raise SimnetError(f"{name}: no line with a time{failed}; give the whole output of nccl-tests")
+        collective = _collective(self.programs[-1]) if self.programs else None
+        num_nodes, ranks_per_node = _shape({rank: host for rank, (host, _, _) in self.ranks.items()}, name)
+        has_ratio = _has_ratio(self.printed, num_nodes * ranks_per_node)
+        if collective == "all_reduce" and has_ratio is False:
+            raise SimnetError(
+                f"{name}: {max(self.ranks) + 1} ranks are listed: the bandwidths are of another number; run nccl-tests "
+                "again"
+            )
+        return NcclLog(
+            name=name,
+            # Some versions do not print the name of the program: then an operator without a root, and the ratio of
+            # bandwidths, tell an all-reduce. On two ranks the ratio alone is that of most programs.
+            collective=collective or ("all_reduce" if self.is_reduced and has_ratio else UNKNOWN),
+            gpu=next(iter(self.ranks.values()))[2],
+            num_nodes=num_nodes,
+            ranks_per_node=ranks_per_node,
+            rows=tuple(self.rows),
+            failure=self.failure,
+        )
 
 
-def _runs(lines: Sequence[str]) -> Iterator[_RunLines]:
+def _runs(lines: Sequence[str]) -> Iterator[_Run]:
     """Yield the runs; what stands between the rows of one and the head of the next may name the next one's program."""
-    run = _RunLines()
+    run = _Run()
     between: list[str] = []
     for number, line in enumerate(lines, start=1):
-        if run.has_begun and (_HEAD.search(line) or _RANK.search(line)):
+        # A head comes in several lines, of which only the first after rows begins another run.
+        if run.rows and (_HEAD.search(line) or _RANK.search(line)):
             yield run
-            run, between = _RunLines(names=between), []
+            run, between = _Run(programs=between), []
         run.add(number, line)
-        if found := _STARTING.search(line) or ("concluded" not in line and _PROGRAM.search(line)):
-            (between if run.has_begun else run.names).append(found[1])
+        if program := _STARTING.search(line) or ("concluded" not in line and _PROGRAM.search(line)):
+            (between if run.rows else run.programs).append(program[1])
     yield run
 
 
@@ -291,154 +293,76 @@ def _columns(line: str) -> tuple[str, ...]:
     words = line.split()
     if not {"size", "busbw", "algbw"} <= set(words):
         return ()
-    return tuple(words[words.index("size") :] if words.index("size") < words.index("algbw") else words)
+    return tuple("#wrong" if name == "wrong" else name for name in words[words.index("size") :])
 
 
-def _is_prefix(text: str) -> bool:
-    """Tell whether text before a row is what a launcher puts there, and not the end of a torn row."""
-    return not text.strip() or bool(re.search(r"[A-Za-z:>\]]", text))
+def _cells(words: Sequence[str], columns: Sequence[str]) -> dict[str, list[str]]:
+    """Return the cells of a row by column, without those that its program leaves empty; {} where they do not fit."""
+    for blank in _BLANK:
+        names = [name for name in columns if name not in blank]
+        if len(names) == len(words):
+            cells: dict[str, list[str]] = {}
+            for name, word in zip(names, words, strict=True):
+                cells.setdefault(name, []).append(word)
+            return cells
+    return {}
 
 
-def _cells(words: Sequence[str], columns: Sequence[str]) -> tuple[int, list[dict[str, str]], bool] | None:
-    """Return the message [B], the cells of its measures, out of place and in place, and whether all ranks get a sum.
-
-    None if the row is torn.
-    """
-    for names in _layouts(columns):
-        if len(names) != len(words) or len(words[0]) > MAX_DIGITS:
-            continue
-        found: dict[str, list[str]] = {}
-        for name, word in zip(names, words, strict=True):
-            found.setdefault("#wrong" if name == "wrong" else name, []).append(word)
-        if not {"size", "time", "algbw", "busbw"} <= found.keys():
-            continue
-        size = found["size"][0]
-        measures = {name: found[name] for name in (*MEASURES, "error") if name in found}
-        if len(set(map(len, measures.values()))) > 1:  # the line with the names is torn
-            continue
-        if not size.isdigit() or not all(map(_is_measure, chain.from_iterable(measures.values()))):
-            continue
-        halves = [dict(zip(measures, half, strict=True)) for half in zip(*measures.values(), strict=True)]
-        if all(_agrees(int(size), half) for half in halves):
-            operator, root = found.get("redop", ["none"])[0], found.get("root", ["-1"])[0]
-            return int(size), halves, operator != "none" and root == "-1"
-    return None
-
-
-def _layouts(columns: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the columns that a row may have: without those left empty, and with one set of measures alone."""
-    for given in dict.fromkeys((tuple(columns), _COLUMNS)):
-        for blank in _BLANK:
-            names = [name for name in given if name not in blank]
-            yield names
-            if names.count("time") == 2:
-                second, apart = names.index("time", names.index("time") + 1), names.index("time")
-                yield names[:second] + names[2 * second - apart :]
-
-
-def _is_rest_of_row(words: Sequence[str]) -> bool:
-    """Return whether a line looks like the end of a torn one: `MEASURES` once at least, and hardly a word beside."""
-    is_comment = not words or words[0].startswith("#") or "NCCL" in words
-    return not is_comment and len(words) >= len(MEASURES) and sum(map(_is_measure, words)) >= len(words) - 1
-
-
-def _is_measure(word: str) -> bool:
+def _halves(cells: Mapping[str, Sequence[str]]) -> list[dict[str, float | None]]:
+    """Return the measures of a row out of place and in place; none where one is no number."""
+    # Older versions print the largest error in place of the number of wrong values.
+    names = [name for name in (*MEASURES, "error") if name in cells]
+    if not {"size", "time", "algbw", "busbw"} <= cells.keys():
+        return []
     try:
-        float(word)
-    except ValueError:
-        return word == "N/A"
-    return True
+        return [
+            {name: None if cells[name][place] == "N/A" else float(cells[name][place]) for name in names}
+            for place in (0, 1)
+        ]
+    except (IndexError, ValueError):
+        return []
 
 
-def _agrees(message_bytes: int, half: Mapping[str, str]) -> bool:
+def _agrees(message_bytes: int, half: Mapping[str, float | None]) -> bool:
     """Return whether a time is one, and the bandwidth beside it is that of the message."""
-    time_us = _time_us(half)
+    time_us, printed = half["time"], half["algbw"]
     if time_us is None:
         return True
-    if not MIN_US <= time_us <= MAX_US or not message_bytes:
+    if not MIN_US <= time_us <= MAX_US:
         return False
     gb_per_s = message_bytes / time_us / 1e3
-    printed = half["algbw"]
-    if printed == "N/A" or max(gb_per_s, float(printed)) < _CHECKED_GB_PER_S:
+    # Two decimals of a small bandwidth say too little to judge the time by.
+    if printed is None or max(gb_per_s, printed) < _CHECKED_GB_PER_S:
         return True
-    return abs(float(printed) - gb_per_s) <= _TORN_TOLERANCE * gb_per_s
+    return abs(printed - gb_per_s) <= _BANDWIDTH_TOLERANCE * gb_per_s
 
 
-def _time_us(half: Mapping[str, str]) -> float | None:
-    """Return the time of a set of measures [us]."""
-    return None if half["time"] == "N/A" else float(half["time"])
-
-
-class _BusRatio(NamedTuple):
-    """Bus over algorithm bandwidth of an all-reduce, as printed: 2(n - 1)/n on n ranks; and its relative rounding."""
-
-    value: float
-    rounding: float
-
-    def fits(self, ranks: int) -> bool:
-        """Tell whether so many ranks have this ratio."""
-        expected = 2 * (ranks - 1) / ranks
-        return abs(self.value - expected) <= (RATIO_TOLERANCE + self.rounding) * max(expected, self.value)
-
-    def tells_apart(self, ranks: int, others: int) -> bool:
-        """Tell whether the digits suffice to tell two numbers of ranks apart."""
-        return abs(2 / ranks - 2 / others) > 2 * (RATIO_TOLERANCE + self.rounding) * self.value
-
-
-def _bus_ratio(printed: Iterable[tuple[float, float]]) -> _BusRatio | None:
-    """Return the ratio of bus to algorithm bandwidth where these have most digits; None if it tells nothing."""
-    algorithm_bw, bus_bw = max(printed, default=(0.0, 0.0))
-    if not (algorithm_bw > 0 and bus_bw > 0):
+def _has_ratio(printed: Sequence[tuple[float, float]], ranks: int) -> bool | None:
+    """Tell whether bus over algorithm bandwidth is 2(n - 1)/n, as of an all-reduce; None where none are printed."""
+    # Where these have most digits.
+    algbw, busbw = max(printed, default=(0.0, 0.0))
+    if not (algbw > 0 and busbw > 0):
         return None
-    return _BusRatio(bus_bw / algorithm_bw, _DECIMALS_GB_PER_S * (1 / algorithm_bw + 1 / bus_bw))
+    ratio, expected = busbw / algbw, 2 * (ranks - 1) / ranks
+    rounding = _DECIMALS_GB_PER_S * (1 / algbw + 1 / busbw)
+    return abs(ratio - expected) <= (RATIO_TOLERANCE + rounding) * max(expected, ratio)
 
 
-def _shape(hosts: Mapping[int, str], name: str, ratio: _BusRatio | None, *, must_fit: bool) -> tuple[int, int]:
-    """Return the number of nodes and the ranks on each.
-
-    Args:
-        hosts: of the ranks, without those whose line is torn.
-        name: of the log, for messages.
-        ratio: of bandwidths, if the log tells one.
-        must_fit: whether the ratio is that of an all-reduce for sure; else it may be of another collective.
-
-    Raises:
-        SimnetError: no rank is listed, nodes have unequal numbers of ranks, or the list does not go with the ratio.
-    """
+def _shape(hosts: Mapping[int, str], name: str) -> tuple[int, int]:
+    """Return the number of nodes and the ranks on each, by hosts of ranks; a torn line of one leaves a gap."""
     if not hosts:
         raise SimnetError(
             f"{name}: no line '# Rank 0 Pid ... on HOST device ...'; give the whole output with its header"
         )
     counts = Counter(hosts.values())
-    listed = max(hosts) + 1
-    totals = [one for one in range(listed, listed + MAX_LOST + 1) if _is_even(one, counts)]
-    likely = [total for total in totals if _is_told(total, listed, len(counts), ratio)]
-    if not likely and not must_fit and listed in totals:
-        likely = [listed]
-    if likely:
-        return len(counts), likely[0] // len(counts)
-    if listed not in totals:
+    # Ranks are numbered without gaps: the largest number tells how many there are.
+    per_node, rest = divmod(max(hosts) + 1, len(counts))
+    if rest or max(counts.values()) > per_node or len(hosts) < MIN_LISTED_SHARE * per_node * len(counts):
         raise SimnetError(
             f"{name}: nodes with {sorted(set(counts.values()))} ranks: all nodes must have the same number; drop this "
             "log"
         )
-    raise SimnetError(f"{name}: {listed} ranks are listed: the bandwidths are of another number; run nccl-tests again")
-
-
-def _is_even(total: int, counts: Counter[str]) -> bool:
-    per_node, rest = divmod(total, len(counts))
-    return not rest and max(counts.values()) <= per_node and counts.total() >= (1 - MAX_LOST_SHARE) * total
-
-
-def _is_told(total: int, listed: int, num_nodes: int, ratio: _BusRatio | None) -> bool:
-    """Tell whether a ratio of bandwidths speaks for a number of ranks; without one, the list is believed."""
-    if total == listed:
-        return ratio is None or ratio.fits(total)
-    is_clear = num_nodes >= MANY_NODES or (ratio is not None and ratio.tells_apart(total, listed))
-    return ratio is not None and ratio.fits(total) and is_clear
-
-
-Microseconds = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_US)]
+    return len(counts), per_node
 
 
 class _ListedDevice(msgspec.Struct):
@@ -455,17 +379,26 @@ class _Config(msgspec.Struct):
     ngpus: Annotated[int, msgspec.Meta(ge=1, le=4096)] = 1
 
 
+Measure = Annotated[float, msgspec.Meta(ge=0.0, le=MAX_US)] | str | None
+"""No number is written as the text "nan"."""
+
+
 class _Half(msgspec.Struct):
-    # No number is written as the text "nan".
-    time: Microseconds | str | None = None
-    cpu_time: Microseconds | str | None = None
-    alg_bw: float | str | None = None
-    bus_bw: float | str | None = None
-    nwrong: float | str | None = None
+    time: Measure = None
+    cpu_time: Measure = None
+    alg_bw: Measure = None
+    bus_bw: Measure = None
+    nwrong: Measure = None
+
+    def measures(self) -> dict[str, float | None]:
+        """Return `MEASURES`; None where one is no number, as a time below what a clock resolves."""
+        values = zip(MEASURES, (self.time, self.alg_bw, self.bus_bw, self.nwrong), strict=True)
+        numbers = {name: value if isinstance(value, float) else None for name, value in values}
+        return numbers | ({"time": None} if (numbers["time"] or 0.0) < MIN_US else {})
 
 
 class _Result(msgspec.Struct):
-    size: Annotated[int, msgspec.Meta(ge=0, le=10**MAX_DIGITS)]
+    size: Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
     out_of_place: _Half | None = None
     in_place: _Half | None = None
     experiment_name: str = ""
@@ -482,141 +415,31 @@ class _NcclJson(msgspec.Struct):
 
 
 def looks_like_json(data: object) -> bool:
-    """Return whether JSON is `-J` of nccl-tests or `-x` of rccl-tests."""
-    if isinstance(data, list):
-        return bool(data) and isinstance(data[0], dict) and "busBw" in data[0]
-    return isinstance(data, dict) and ({"config", "results", "nccl_version"} <= data.keys() or "busBw" in data)
+    """Return whether JSON is `-J` of nccl-tests."""
+    return isinstance(data, dict) and {"config", "results", "nccl_version"} <= data.keys()
 
 
 def of_json(data: Any, name: str) -> list[NcclLog]:
-    """Return the runs in JSON that `looks_like_json`."""
-    if isinstance(data, list) or "busBw" in data:
-        return _of_records(data if isinstance(data, list) else [data], name)
+    """Return the run in JSON that `looks_like_json`."""
     whole = build(_NcclJson, data, name)
     devices = whole.config.devices
-    run = _RunLines(names=[*map(_program_of, whole.args[:1]), *(one.experiment_name for one in whole.results[:1])])
-    run.names = [one for one in run.names if one]
-    for one in devices:
-        run._add_rank(one.rank, (one.hostname, str(one.pid), one.device_info), str(one.group))
+    programs = [program[1] for program in map(_PROGRAM.search, whole.args[:1]) if program]
+    run = _Run(programs=programs + [result.experiment_name for result in whole.results[:1] if result.experiment_name])
+    for device in devices:
+        run.add_rank(device.rank, (device.hostname, str(device.pid), device.device_info), str(device.group))
     # Without MPI the file names the first device alone.
     if len(devices) == 1:
         for rank in range(1, whole.config.nthreads * whole.config.ngpus):
             run.ranks[rank] = run.ranks[devices[0].rank]
     for number, result in enumerate(whole.results, start=1):
-        _add_result(run, number, result)
+        halves = [result.out_of_place or _Half(), result.in_place or _Half()]
+        if any(half.cpu_time is not None for half in halves):
+            run.columns = ("cputime",)
+        measures = [half.measures() for half in halves]
+        if result.size and any(half["time"] is not None for half in measures):
+            run.add_halves(number, result.size, measures)
     run.failure = whole.errors[0] if any(whole.errors[:1]) else "" if whole.end_time else "the file has no end_time"
     return [run.log(name)]
-
-
-def _program_of(argument: str) -> str:
-    found = _PROGRAM.search(argument)
-    return found[1] if found else ""
-
-
-def _add_result(run: _RunLines, number: int, result: _Result) -> None:
-    """Add a result of `-J` as a row; a time that is no number was not measured."""
-    times: list[float | None] = []
-    for half in (result.out_of_place or _Half(), result.in_place or _Half()):
-        if half.cpu_time is not None:
-            run.columns = ("cputime",)
-        if isinstance(half.nwrong, int | float) and half.nwrong and not run.wrong:
-            run.wrong = f"result {number}: {half.nwrong:g} wrong values"
-        if isinstance(half.alg_bw, int | float) and isinstance(half.bus_bw, int | float):
-            run.printed.append((half.alg_bw, half.bus_bw))
-        is_time = isinstance(half.time, int | float) and half.time >= MIN_US
-        times.append(float(half.time) if is_time else None)  # type: ignore[arg-type]
-    if result.size and any(time is not None for time in times):
-        run.rows.append(LogRow(line=number, message_bytes=result.size, times_us=(times[0], times[1])))
-
-
-class _RcclRecord(msgspec.Struct):
-    """One time as `-x` of rccl-tests writes it."""
-
-    name: str
-    size: Annotated[int, msgspec.Meta(ge=0, le=10**MAX_DIGITS)]
-    time: Microseconds
-    alg_bw: Annotated[float, msgspec.Meta(ge=0.0)] = msgspec.field(name="algBw")
-    bus_bw: Annotated[float, msgspec.Meta(ge=0.0)] = msgspec.field(name="busBw")
-    in_place: Annotated[int, msgspec.Meta(ge=0, le=1)] = msgspec.field(name="inPlace")
-    nodes: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
-    ranks: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
-    gpus: Annotated[int, msgspec.Meta(ge=1, le=10**6)] = 1
-    wrong: str | int | float | None = None
-    num_wrong: str | int | float | None = msgspec.field(name="#wrong", default=None)
-
-
-_RECORD_NUMBERS = {"size": int, "time": float, "algBw": float, "busBw": float, "inPlace": int, "nodes": int,
-                   "ranks": int, "gpus": int}  # fmt: skip
-
-
-def _records(text: str, name: str) -> list[Any]:
-    """Return the records of rccl-tests: a JSON list, JSON objects by lines, or CSV."""
-    begin = text.lstrip("\ufeff \r\n\t")
-    if begin.startswith("["):
-        found = parse_json(text.encode(), name, unique=False)
-        return found if isinstance(found, list) else []
-    if begin.startswith("{"):
-        lines = [(number, line.strip().rstrip(",")) for number, line in enumerate(text.splitlines(), start=1)]
-        return [parse_json(line.encode(), f"{name}:{number}", unique=False) for number, line in lines if line]
-    table = csv_rows(text)
-    head = [cell.strip().strip("'\"") for cell in next(table, (1, []))[1]]
-    return [_record_of(head, cells, f"{name}:{number}") for number, cells in table]
-
-
-def _record_of(head: Sequence[str], cells: Sequence[str], where: str) -> dict[str, object]:
-    if len(cells) != len(head):
-        raise SimnetError(f"{where}: {len(cells)} cells: the head has {len(head)} columns; restore the line or drop it")
-    found: dict[str, object] = dict(zip(head, (cell.strip("'\"") for cell in cells), strict=True))
-    for key, number in _RECORD_NUMBERS.items():
-        if key in found:
-            try:
-                found[key] = number(str(found[key]))
-            except ValueError as error:
-                raise SimnetError(f"{where}: {key}: {str(found[key])!r}: must be a number") from error
-    return found
-
-
-def _of_records(records: Sequence[Any], name: str) -> list[NcclLog]:
-    """Return the runs in records of rccl-tests: one for each collective on one number of nodes and ranks."""
-    found: dict[tuple[str, int, int], list[_RcclRecord]] = {}
-    for number, data in enumerate(records, start=1):
-        one = build(_RcclRecord, data, f"{name}: record {number}")
-        wrong = str(one.wrong if one.wrong is not None else one.num_wrong or 0)
-        if wrong not in {"N/A", "-1"} and wrong.strip("0.") != "":
-            raise SimnetError(
-                f"{name}: record {number}: {wrong} wrong values: results must be right; run rccl-tests again"
-            )
-        if not one.size or one.time < MIN_US:
-            continue
-        found.setdefault((one.name, one.nodes, max(one.ranks, one.gpus)), []).append(one)
-    if not found:
-        raise SimnetError(f"{name}: no record with a time; give the whole file of rccl-tests")
-    return [
-        _of_one_shape(rows, collective, nodes, ranks, name if len(found) == 1 else f"{name}, run {number}")
-        for number, ((collective, nodes, ranks), rows) in enumerate(found.items(), start=1)
-    ]
-
-
-def _of_one_shape(rows: Sequence[_RcclRecord], program: str, nodes: int, ranks: int, name: str) -> NcclLog:
-    collective = _collective(program)
-    ratio = _bus_ratio((row.alg_bw, row.bus_bw) for row in rows)
-    if ranks % nodes:
-        raise SimnetError(
-            f"{name}: {ranks} ranks on {nodes} nodes: all nodes must have the same number; drop this file"
-        )
-    if collective == "all_reduce" and ratio is not None and not ratio.fits(ranks):
-        raise SimnetError(f"{name}: {ranks} ranks: the bandwidths are of another number; run rccl-tests again")
-    return NcclLog(
-        name=name,
-        collective=collective,
-        gpu="",
-        num_nodes=nodes,
-        ranks_per_node=ranks // nodes,
-        rows=tuple(
-            LogRow(line=number, message_bytes=one.size, times_us=(None, one.time) if one.in_place else (one.time, None))
-            for number, one in enumerate(rows, start=1)
-        ),
-    )
 
 
 def elasticity(log: NcclLog) -> float:

@@ -8,14 +8,13 @@ measured has a factor on it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.calibration import fit, nccl
+from simnet.calibration import nccl
 from simnet.calibration.comparison import Comparison, Role
 from simnet.calibration.fit import (
     Fit,
@@ -171,22 +170,22 @@ def fit_collectives(
     """
     if len(train) < MIN_SERIES:
         raise SimnetError(f"{len(train)} collectives: at least {MIN_SERIES} sizes or groups are needed; measure more")
-    links = _FittedLinks.fit(train, [one.median_s for one in train], only_bandwidths=only_bandwidths)
-    point = links.values()
+    links = _fit_links(train, only_bandwidths=only_bandwidths)
+    point = links.values
 
-    def draw(rng: np.random.Generator) -> Mapping[str, float]:
-        values = _FittedLinks.of(*fit.resample_rows(train, rng), links.bins, only_bandwidths=only_bandwidths).values()
+    def solve(resample: Fit[TimedCollective]) -> Mapping[str, float]:
+        values = _LinkModel(links.model.bins).solved(resample, only_bandwidths=only_bandwidths).values
         if any(name.endswith("efficiency") and name not in values for name in point):
             raise SimnetError("these rows do not determine every bandwidth")
         # A cost that the resample does without counts as 0: that it may be absent belongs to its interval.
         return dict.fromkeys(point, 0.0) | values
 
-    spread = fit.interval_factors(point, draw, draws)
+    spread = links.fit.intervals(point, draws, solve)
     # Nodes that share a machine have no fabric between them: `fit_host` sees what their number changes.
     by_nodes = {} if only_bandwidths else _factors_by_nodes(links, [row for row in train if row.level == INTER_NODE])
     residuals = _residuals(links, train, "fitted", by_nodes)
     for level in LEVELS:
-        name, rows = f"{level}.efficiency", [one for one in residuals if one.series.endswith(level)]
+        name, rows = f"{level}.efficiency", [row for row in residuals if row.series.endswith(level)]
         if name in spread:
             spread[name] = widen(spread[name], rows)
     return FittedPart(
@@ -198,89 +197,82 @@ def fit_collectives(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _FittedLinks:
-    """Fitted costs by column; `bins` are the sizes of sends that have a bandwidth of their own, by level [B]."""
+@dataclass(frozen=True)
+class _LinkModel(Linear[TimedCollective]):
+    """Costs of collectives; `bins` are the sizes of sends that have a bandwidth of their own, by level [B]."""
 
-    model: Linear[TimedCollective]
-    costs: Mapping[str, float]
     bins: Mapping[str, tuple[float, ...]]
 
-    @classmethod
-    def fit(cls, rows: Sequence[TimedCollective], times_s: Sequence[float], *, only_bandwidths: bool) -> "_FittedLinks":
-        """Choose the costs and solve; fit an efficiency by size only if one number explains the times badly."""
+    def columns(self, rows: Sequence[TimedCollective]) -> dict[str, Floats]:
+        """Return what multiplies each cost. Bytes are divided by the nominal rate where it is known: an efficiency."""
+        columns: dict[str, list[float]] = {}
+        for index, row in enumerate(rows):
+            sizes = self.bins.get(row.level, ())
+            # Bins have equal width on a log scale, so the nearest center is nearest on that scale.
+            nearest = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
+            # An all-to-all between nodes has a bandwidth of its own: many flows at once share the NIC less well.
+            which = AT_ONCE if row.at_once and row.level == INTER_NODE else nearest
+            terms = {
+                f"{row.level} bytes {which}": row.link_bytes / (row.nominal_bytes_per_s or 1.0),
+                f"{row.level} latency": float(row.rounds),
+                "launch": 1.0,
+                "message": float(row.sends),
+                "poll": float(row.polls),
+            }
+            for term, value in terms.items():
+                columns.setdefault(term, [0.0] * len(rows))[index] = value
+        return {name: np.array(columns[name]) for name in sorted(columns)}
 
-        def mean_error(found: "_FittedLinks") -> float:
-            return float(np.mean(np.abs(found.model(found.costs, rows) / np.array(times_s) - 1)))
-
-        simple = cls.of(rows, times_s, {}, only_bandwidths=only_bandwidths)
-        error = mean_error(simple)
-        if only_bandwidths or error <= CURVE_MIN_ERROR:
-            return simple
-        bins = {level: _bins(rows, level) for level in LEVELS}
-        finer = cls.of(rows, times_s, bins, only_bandwidths=only_bandwidths)
-        return finer if mean_error(finer) <= error * (1 - CURVE_MIN_GAIN) else simple
-
-    @classmethod
-    def of(
-        cls,
-        rows: Sequence[TimedCollective],
-        times_s: Sequence[float],
-        bins: Mapping[str, tuple[float, ...]],
-        *,
-        only_bandwidths: bool,
-    ) -> "_FittedLinks":
+    def solved(self, fit: Fit[TimedCollective], *, only_bandwidths: bool) -> "_Links":
         """Solve for the bandwidths and for the other costs that lower the error enough."""
-        model = Linear(columns=partial(_columns, bins=bins))
         # Bandwidths are always kept: else the number of sends could explain the time of long messages.
-        wire = [name for name, column in model.columns(rows).items() if " bytes" in name and column.any()]
-        found = Fit(rows=rows, times=times_s, model=model, free=dict.fromkeys(wire, 0.0))
-        found = found if only_bandwidths else found.chosen(wire, MIN_GAIN)
-        return cls(model=model, costs=found.solve(), bins=bins)
+        wire = [name for name, column in self.columns(fit.rows).items() if " bytes" in name and column.any()]
+        fit = replace(fit, model=self, free=dict.fromkeys(wire, 0.0))
+        return _Links(self, fit, (fit if only_bandwidths else fit.chosen(wire, MIN_GAIN)).solve())
+
+
+class _Links(NamedTuple):
+    """A fit of `_LinkModel`, and its costs by column."""
+
+    model: _LinkModel
+    fit: Fit[TimedCollective]
+    costs: Mapping[str, float]
 
     def of_bytes_s(self, rows: Sequence[TimedCollective]) -> Floats:
         """Return the part of the time of each row that its bytes take [s]."""
         return self.model({name: cost for name, cost in self.costs.items() if " bytes" in name}, rows)
 
+    @property
     def values(self) -> dict[str, float]:
-        """Return the fitted numbers by key of a calibration; a curve of efficiencies counts as its largest size."""
-        found = {key: self.costs[name] for name, key in _LATENCIES.items() if name in self.costs}
+        """The fitted numbers by key of a calibration; a curve of efficiencies counts as its largest size."""
+        values = {key: self.costs[name] for name, key in _LATENCIES.items() if name in self.costs}
         for level in LEVELS:
             if curve := self.curve(level):
-                found[f"{level}.efficiency"] = curve[-1][1]
+                values[f"{level}.efficiency"] = curve[-1][1]
         at_once = self.costs.get(f"{INTER_NODE} bytes {AT_ONCE}", 0.0)
         in_turn = [cost for name, cost in self.costs.items() if f"{INTER_NODE} bytes" in name and AT_ONCE not in name]
         # Costs are inverse bandwidths: the quotient is the bandwidth of an all-to-all over that of largest ring sends.
         if at_once > 0 and in_turn and in_turn[-1] > 0:
-            found["all_to_all_efficiency"] = min(in_turn[-1] / at_once, 1.0)
-        return found
+            values["all_to_all_efficiency"] = min(in_turn[-1] / at_once, 1.0)
+        return values
 
     def curve(self, level: str) -> list[tuple[float, float]]:
         """Return efficiencies by ascending send size; bytes per second where the nominal rate is unknown."""
-        sizes = self.bins.get(level, ()) or (1.0,)
-        found = [(size, self.costs.get(f"{level} bytes {index}", 0.0)) for index, size in enumerate(sizes)]
-        return [(size, 1 / cost) for size, cost in found if cost > 0]
+        sizes = self.model.bins.get(level, ()) or (1.0,)
+        points = [(size, self.costs.get(f"{level} bytes {index}", 0.0)) for index, size in enumerate(sizes)]
+        return [(size, 1 / cost) for size, cost in points if cost > 0]
 
 
-def _columns(rows: Sequence[TimedCollective], bins: Mapping[str, tuple[float, ...]]) -> dict[str, Floats]:
-    """Return what multiplies each cost. Bytes are divided by the nominal rate where it is known: an efficiency then."""
-    columns: dict[str, list[float]] = {}
-    for index, row in enumerate(rows):
-        sizes = bins.get(row.level, ())
-        # Bins have equal width on a log scale, so the nearest center is nearest on that scale.
-        nearest = int(np.argmin([abs(np.log(row.send_bytes / size)) for size in sizes])) if sizes else 0
-        # An all-to-all between nodes has a bandwidth of its own: many flows at once share the NIC less well.
-        which = AT_ONCE if row.at_once and row.level == INTER_NODE else nearest
-        terms = {
-            f"{row.level} bytes {which}": row.link_bytes / (row.nominal_bytes_per_s or 1.0),
-            f"{row.level} latency": float(row.rounds),
-            "launch": 1.0,
-            "message": float(row.sends),
-            "poll": float(row.polls),
-        }
-        for term, value in terms.items():
-            columns.setdefault(term, [0.0] * len(rows))[index] = value
-    return {name: np.array(columns[name]) for name in sorted(columns)}
+def _fit_links(rows: Sequence[TimedCollective], *, only_bandwidths: bool) -> _Links:
+    """Choose the costs and solve; fit an efficiency by size only if one number explains the times badly."""
+    simple = _LinkModel({})
+    fit = Fit(rows=rows, times=[row.median_s for row in rows], model=simple, free={})
+    links = simple.solved(fit, only_bandwidths=only_bandwidths)
+    error = links.fit.mean_error(links.costs)
+    if only_bandwidths or error <= CURVE_MIN_ERROR:
+        return links
+    finer = _LinkModel({level: _bins(rows, level) for level in LEVELS}).solved(fit, only_bandwidths=False)
+    return finer if finer.fit.mean_error(finer.costs) <= error * (1 - CURVE_MIN_GAIN) else links
 
 
 def _bins(rows: Sequence[TimedCollective], level: str) -> tuple[float, ...]:
@@ -294,7 +286,7 @@ def _bins(rows: Sequence[TimedCollective], level: str) -> tuple[float, ...]:
     )
 
 
-def _factors_by_nodes(links: _FittedLinks, rows: Sequence[TimedCollective]) -> dict[int, float]:
+def _factors_by_nodes(links: _Links, rows: Sequence[TimedCollective]) -> dict[int, float]:
     """Return a factor on the bandwidth by number of nodes, 1 where one number was measured."""
     numbers = sorted({row.num_nodes for row in rows})
     if len(numbers) < 2:
@@ -302,18 +294,18 @@ def _factors_by_nodes(links: _FittedLinks, rows: Sequence[TimedCollective]) -> d
     return {nodes: _factor(links, [row for row in rows if row.num_nodes == nodes], nodes) for nodes in numbers}
 
 
-def _factor(links: _FittedLinks, rows: Sequence[TimedCollective], nodes: int) -> float:
+def _factor(links: _Links, rows: Sequence[TimedCollective], nodes: int) -> float:
     in_all_s, of_bytes_s = links.model(links.costs, rows), links.of_bytes_s(rows)
 
     def times_s(values: Mapping[str, float], _: Sequence[TimedCollective]) -> Floats:
         return in_all_s - of_bytes_s + of_bytes_s / values["factor"]
 
-    found = Fit(
+    fit = Fit(
         rows=rows, times=[row.median_s for row in rows], model=times_s, free={"factor": 1.0},
         bounds={"factor": FACTOR_BOUNDS},
     )  # fmt: skip
     try:
-        return found.meet_mean()["factor"]
+        return fit.zero_mean_error(of_logs=True)
     except SimnetError as error:
         raise SimnetError(
             f"collectives on {nodes} nodes: no bandwidth explains them with the latencies of the other numbers of "
@@ -330,10 +322,10 @@ def _factors_at(factors: Mapping[int, float], num_nodes: Sequence[int]) -> Float
 
 
 def _table(
-    links: _FittedLinks, train: Sequence[TimedCollective], by_nodes: Mapping[int, float], interval: Interval | None
+    links: _Links, train: Sequence[TimedCollective], by_nodes: Mapping[int, float], interval: Interval | None
 ) -> dict[str, Any]:
     """Return the fitted part of a calibration in file form; the interval is that of the NICs' efficiency."""
-    values = links.values()
+    values = links.values
     table: dict[str, Any] = {
         key: duration_text(values[key]) for key in ("collective_launch", "message_cost", "poll_cost") if values.get(key)
     }
@@ -392,7 +384,7 @@ def _scaled(efficiency: object, factor: float) -> object:
 
 
 def _residuals(
-    links: _FittedLinks, rows: Sequence[TimedCollective], role: Role, by_nodes: Mapping[int, float]
+    links: _Links, rows: Sequence[TimedCollective], role: Role, by_nodes: Mapping[int, float]
 ) -> list[Comparison]:
     if not rows:
         return []
@@ -407,7 +399,7 @@ def _residuals(
     ]
 
 
-def _notes(links: _FittedLinks, train: Sequence[TimedCollective]) -> tuple[str, ...]:
+def _notes(links: _Links, train: Sequence[TimedCollective]) -> tuple[str, ...]:
     notes = []
     present = links.model.columns(train)
     undetermined = [key for name, key in _LATENCIES.items() if name not in links.costs and name in present]
@@ -439,6 +431,15 @@ def _shown(name: str, value: float, spread: Interval | None) -> str:
     return text_with_interval(value, spread, text)
 
 
+class _HostModel(Linear[TimedCollective]):
+    """The CPU time of collectives whose network is no limit."""
+
+    def columns(self, rows: Sequence[TimedCollective]) -> dict[str, Floats]:
+        """Return what multiplies each of `HOST_COSTS`."""
+        table = np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
+        return dict(zip(HOST_COSTS, table.T, strict=True))
+
+
 def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
     """Fit the CPU time of a collective, a round, a send and a byte to collectives whose network is no limit.
 
@@ -447,14 +448,10 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
     """
     if len(rows) < MIN_SERIES:
         raise SimnetError(f"--in-place: {len(rows)} collectives: at least {MIN_SERIES} are needed; measure more sizes")
-    model = Linear(columns=_host_columns)
-
-    def solved(picked: Sequence[TimedCollective], times_s: Sequence[float]) -> dict[str, float]:
-        return Fit(rows=picked, times=times_s, model=model, free=dict.fromkeys(HOST_COSTS, 0.0)).solve()
-
-    point = solved(rows, [row.median_s for row in rows])
-    spread = fit.interval_factors(point, lambda rng: solved(*fit.resample_rows(rows, rng)), draws)
-    residuals = compared("collectives, CPU time in place", rows, model(point, rows))
+    fit = Fit(rows=rows, times=[row.median_s for row in rows], model=_HostModel(), free=dict.fromkeys(HOST_COSTS, 0.0))
+    point = fit.solve()
+    spread = fit.intervals(point, draws)
+    residuals = compared("collectives, CPU time in place", rows, _HostModel()(point, rows))
     table = {name: duration_text(value) for name, value in point.items() if value > 0}
     return FittedPart(
         table={
@@ -467,12 +464,6 @@ def fit_host(rows: Sequence[TimedCollective], draws: int) -> FittedPart:
         # The scheduler decides when a rank runs: such times scatter far more than a wire, and intervals say so.
         is_checked=False,
     )
-
-
-def _host_columns(rows: Sequence[TimedCollective]) -> dict[str, Floats]:
-    """Return what multiplies each of `HOST_COSTS`."""
-    table = np.array([[1, row.rounds, row.sends, row.sends * row.send_bytes] for row in rows], dtype=np.float64)
-    return dict(zip(HOST_COSTS, table.T, strict=True))
 
 
 def _host_text(name: str, value: float, spread: Interval | None) -> str:

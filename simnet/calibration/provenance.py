@@ -13,11 +13,11 @@ from simnet.core.units import Bandwidth
 
 def digest(whole: MeasurementFile) -> str:
     """Return a hash of the content of a file, the same for every order of keys."""
-    found = msgspec.to_builtins(whole, order="deterministic")
-    for setup in found["setups"]:
+    table = msgspec.to_builtins(whole, order="deterministic")
+    for setup in table["setups"]:
         if not setup["nic_latency_s"]:  # so that files from before this key keep their hashes
             del setup["nic_latency_s"]
-    content = msgspec.json.encode(found)
+    content = msgspec.json.encode(table)
     return hashlib.sha256(content).hexdigest()[:32]
 
 

@@ -114,38 +114,42 @@ def of_training(files: Sequence[tuple[Path, MeasurementFile]]) -> RankSamples:
         own_s=computes,
         # The collectives of a step as one: the rank that was in them for the shortest time came last. Without
         # messages a step is its compute, and nobody waits.
-        collectives=tuple(met(ranks, one - one.min()) for one in in_collectives_s.T) if kind == "training" else (),
+        collectives=tuple(met(ranks, step_s - step_s.min()) for step_s in in_collectives_s.T)
+        if kind == "training"
+        else (),
     )
 
 
 def _training(path: Path, whole: MeasurementFile) -> tuple[str, str, str, int, int]:
     """Return kind and labels of the training whose ranks a file holds, its device, nodes and ranks of each."""
-    found = {}
-    for one in whole.series:
-        if "rank" in one.labels:
-            labels = {key: value for key, value in one.labels.items() if key != "rank"}
-            found[one.kind, json.dumps(labels, sort_keys=True), one.setup] = labels
-    if not found:
+    trainings = {}
+    for series in whole.series:
+        if "rank" in series.labels:
+            labels = {key: value for key, value in series.labels.items() if key != "rank"}
+            trainings[series.kind, json.dumps(labels, sort_keys=True), series.setup] = labels
+    if not trainings:
         raise SimnetError(
             f"{path}: holds no times of single ranks: give a file of simnet measure training with several ranks, which "
             "this version has written"
         )
-    if len(found) > 1:
-        names = " and ".join(f"{one['model']} with {one['strategy']}" for one in list(found.values())[:2])
-        raise SimnetError(f"{path}: {len(found)} trainings, such as {names}: must be one; {_AGAIN}")
-    ((kind, labels_text, number),) = found
+    if len(trainings) > 1:
+        names = " and ".join(
+            f"{labels_of['model']} with {labels_of['strategy']}" for labels_of in list(trainings.values())[:2]
+        )
+        raise SimnetError(f"{path}: {len(trainings)} trainings, such as {names}: must be one; {_AGAIN}")
+    ((kind, labels_text, number),) = trainings
     setup = whole.setups[number]
     return kind, labels_text, setup.device, setup.num_nodes, setup.ranks_per_node
 
 
 def _times(path: Path, whole: MeasurementFile, name: str) -> Floats:
     """Return the times of every rank, a row a rank."""
-    mine = [one for one in whole.series if one.name == name]
-    by_rank = {one.count("rank"): one.values for one in mine}
-    world_size = whole.setups[mine[0].setup].world_size if mine else 0
+    of_name = [series for series in whole.series if series.name == name]
+    by_rank = {series.count("rank"): series.values for series in of_name}
+    world_size = whole.setups[of_name[0].setup].world_size if of_name else 0
     missing = sorted(set(range(world_size)) - set(by_rank))
-    if missing or len(mine) > world_size or not mine:
-        what = f"rank {missing[0]} is missing" if missing else f"{len(mine)} series of {world_size} ranks"
+    if missing or len(of_name) > world_size or not of_name:
+        what = f"rank {missing[0]} is missing" if missing else f"{len(of_name)} series of {world_size} ranks"
         raise SimnetError(f"{path}: {name}: {what}: must be one of every rank; measure again")
     for rank, values in sorted(by_rank.items()):
         if len(values) != len(by_rank[0]):

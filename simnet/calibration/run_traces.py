@@ -60,11 +60,11 @@ def samples_of(traces: Sequence[Trace], ranks_per_node: int | None) -> RankSampl
         SimnetError: a rank is missing or comes twice, the traces are of different runs or steps, or do not say which
             ranks share a node.
     """
-    in_order = sorted(traces, key=lambda one: one.rank)
-    for one in in_order:
-        _check_rank(one)
+    in_order = sorted(traces, key=lambda trace: trace.rank)
+    for trace in in_order:
+        _check_rank(trace)
     _check_one_run(in_order)
-    steps = [steps_of(one) for one in in_order]
+    steps = [steps_of(trace) for trace in in_order]
     _check_steps(in_order, steps)
     per_node = ranks_per_node if ranks_per_node is not None else _ranks_per_node(in_order)
     if in_order[0].world_size % per_node:
@@ -77,8 +77,8 @@ def samples_of(traces: Sequence[Trace], ranks_per_node: int | None) -> RankSampl
     return RankSamples(
         where=f"{traces[0].where}{others}",
         ranks_per_node=per_node,
-        compute_s=np.array([[step.compute_s for step in one] for one in steps]),
-        own_s=np.array([[step.own_s for step in one] for one in steps]),
+        compute_s=np.array([[step.compute_s for step in of_rank] for of_rank in steps]),
+        own_s=np.array([[step.own_s for step in of_rank] for of_rank in steps]),
         collectives=collectives,
         notes=notes,
     )
@@ -97,18 +97,21 @@ def _check_rank(trace: Trace) -> None:
 def _check_one_run(traces: Sequence[Trace]) -> None:
     """Refuse traces that are not one of every rank of one run; they come in the order of their ranks."""
     first = traces[0]
-    spans = [_since_1970(one) for one in traces]
-    for one, span in zip(traces[1:], spans[1:], strict=True):
-        if one.world_size != first.world_size:
-            sizes = f"{one.world_size} ranks, and {first.where} of {first.world_size}"
-            raise SimnetError(f"{one.where}: of {sizes}: {_ONE_RUN}")
+    spans = [_since_1970(trace) for trace in traces]
+    for trace, span in zip(traces[1:], spans[1:], strict=True):
+        if trace.world_size != first.world_size:
+            sizes = f"{trace.world_size} ranks, and {first.where} of {first.world_size}"
+            raise SimnetError(f"{trace.where}: of {sizes}: {_ONE_RUN}")
+        # Runs one after the other have the same ranks and steps: only their clocks tell them apart.
         apart_s = max(span[0] - spans[0][1], spans[0][0] - span[1])
         if apart_s > SLACK_S:
-            raise SimnetError(f"{one.where}: {apart_s:.0f} s from {first.where}: {_ONE_RUN}")
-    for before, one in pairwise(traces):
-        if one.rank == before.rank:
-            raise SimnetError(f"{one.where}: rank {one.rank}, as {before.where}: must be one trace a rank; {_ONE_RUN}")
-    missing = sorted(set(range(first.world_size)) - {one.rank for one in traces})
+            raise SimnetError(f"{trace.where}: {apart_s:.0f} s from {first.where}: {_ONE_RUN}")
+    for before, trace in pairwise(traces):
+        if trace.rank == before.rank:
+            raise SimnetError(
+                f"{trace.where}: rank {trace.rank}, as {before.where}: must be one trace a rank; {_ONE_RUN}"
+            )
+    missing = sorted(set(range(first.world_size)) - {trace.rank for trace in traces})
     if missing and len(traces) > 1:
         what = f"rank {missing[0]} of {first.world_size} is missing"
         raise SimnetError(f"{first.where}: {what}: must be one trace of every rank; add it")
@@ -127,24 +130,24 @@ def _since_1970(trace: Trace) -> Span:
 
 def _check_steps(traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep]]) -> None:
     first = traces[0]
-    for one, found in zip(traces[1:], steps[1:], strict=True):
-        if len(found) != len(steps[0]):
+    for trace, of_rank in zip(traces[1:], steps[1:], strict=True):
+        if len(of_rank) != len(steps[0]):
             raise SimnetError(
-                f"{one.where}: {len(found)} steps, {first.where} has {len(steps[0])}: must be as many; profile "
+                f"{trace.where}: {len(of_rank)} steps, {first.where} has {len(steps[0])}: must be as many; profile "
                 "the same steps of every rank"
             )
-        for mine, its in zip(found, steps[0], strict=True):
-            if mine.name != its.name:
+        for step, its in zip(of_rank, steps[0], strict=True):
+            if step.name != its.name:
                 raise SimnetError(
-                    f"{one.where}: {mine.name} where {first.where} has {its.name}: must be the same; profile the same "
-                    "steps of every rank"
+                    f"{trace.where}: {step.name} where {first.where} has {its.name}: must be the same; profile the "
+                    "same steps of every rank"
                 )
 
 
 def _ranks_per_node(traces: Sequence[Trace]) -> int:
     """Return the ranks of a node by the names of machines, or else by their GPUs."""
     first = traces[0]
-    hosts = [one.about.host for one in traces]
+    hosts = [trace.about.host for trace in traces]
     num_gpus = len(first.about.devices) if first.on_gpu else 0
     if all(hosts):
         per_node = hosts.count(hosts[0])
@@ -163,18 +166,18 @@ def steps_of(trace: Trace) -> tuple[RankTraceStep, ...]:
         SimnetError: nothing was computed in a step, or nothing says which kernels are of which step.
     """
     trace.check_launches()
-    found: list[RankTraceStep] = []
+    steps: list[RankTraceStep] = []
     ended_s: float | None = None
     for mark, inside in zip(trace.marks, _by_step(trace), strict=True):
-        sent = sorted((event for event in inside if event.collective is not None), key=lambda one: one.start_s)
+        sent = sorted((event for event in inside if event.collective is not None), key=lambda event: event.start_s)
         computed = kineto.union(event for event in inside if kineto.is_compute(event, on_gpu=trace.on_gpu))
         whole = mark.start_s, mark.end_s
         if trace.on_gpu and computed:
             # On the clock of the GPU: from the end of the step before it, if there is one, to its own end.
-            ran = [*computed, *((one.start_s, one.end_s) for one in sent)]
+            ran = [*computed, *((event.start_s, event.end_s) for event in sent)]
             last_s = max(end for _, end in ran)
             whole = (min(start for start, _ in ran) if ended_s is None else min(ended_s, last_s)), last_s
-        waits = [(max(one.start_s, whole[0]), min(one.end_s, whole[1])) for one in sent]
+        waits = [(max(event.start_s, whole[0]), min(event.end_s, whole[1])) for event in sent]
         both = kineto.union_of_spans([*(span for span in waits if span[0] < span[1]), *computed])
         exposed_s = kineto.length(both) - kineto.length(computed)
         own_s = whole[1] - whole[0] - exposed_s
@@ -182,7 +185,7 @@ def steps_of(trace: Trace) -> tuple[RankTraceStep, ...]:
         if not computed or compute_s <= 0:
             raise SimnetError(f"{trace.where}: {mark.name}: nothing was computed in it; profile whole training steps")
         spans, num_unknown = _sent(sent, trace)
-        found.append(
+        steps.append(
             RankTraceStep(
                 name=mark.name,
                 compute_s=compute_s,
@@ -192,26 +195,27 @@ def steps_of(trace: Trace) -> tuple[RankTraceStep, ...]:
             )
         )
         ended_s = whole[1]
-    return tuple(found)
+    return tuple(steps)
 
 
 def _by_step(trace: Trace) -> list[list[Event]]:
     """Return the events of each step: of a GPU those that were launched in it, else those that start in it."""
     starts = [mark.start_s for mark in trace.marks]
-    found: list[list[Event]] = [[] for _ in starts]
+    by_step: list[list[Event]] = [[] for _ in starts]
     for event in trace.events:
+        # What a CPU does while it launches hides behind its GPU.
         if trace.on_gpu and event.category not in kineto.KERNELS:
             continue
         place = bisect_right(starts, event.launched_s) - 1
         if place >= 0 and event.launched_s < trace.marks[place].end_s:
-            found[place].append(event)
-    return found
+            by_step[place].append(event)
+    return by_step
 
 
 def _sent(sent: Sequence[Event], trace: Trace) -> tuple[dict[Key, Span], int]:
     """Return the collectives at which all ranks of a group wait for each other, and how many are of an unknown one."""
     counts: Counter[tuple[str, tuple[int, ...]]] = Counter()
-    found: dict[Key, Span] = {}
+    spans: dict[Key, Span] = {}
     num_unknown = 0
     for event in sent:
         assert event.collective is not None
@@ -221,47 +225,49 @@ def _sent(sent: Sequence[Event], trace: Trace) -> tuple[dict[Key, Span], int]:
         ranks = tuple(sorted(trace.distributed.ranks_of(event.collective, trace.world_size)))
         num_unknown += not ranks
         if len(ranks) > 1:
-            found[kind, ranks, counts[kind, ranks]] = event.start_s, event.end_s
+            spans[kind, ranks, counts[kind, ranks]] = event.start_s, event.end_s
+            # The same collective comes several times in a step, in the same order on all ranks.
             counts[kind, ranks] += 1
-    return found, num_unknown
+    return spans, num_unknown
 
 
 def _collectives(
     traces: Sequence[Trace], steps: Sequence[Sequence[RankTraceStep]]
 ) -> tuple[tuple[MetCollective, ...], tuple[str, ...]]:
     """Return the collectives at which ranks met, and a note on those that cannot be matched."""
-    found: list[MetCollective] = []
+    collectives: list[MetCollective] = []
     num_unmatched = num_unknown = 0
     for number in range(len(steps[0])):
         by_key: dict[Key, dict[int, Span]] = {}
         num_unknown += steps[0][number].num_unknown
-        for trace, mine in zip(traces, steps, strict=True):
-            for key, span in mine[number].sent.items():
+        for trace, of_rank in zip(traces, steps, strict=True):
+            for key, span in of_rank[number].sent.items():
                 by_key.setdefault(key, {})[trace.rank] = span
         matched = [ranks for (_, group, _), ranks in by_key.items() if tuple(sorted(ranks)) == group]
         num_unmatched += len(by_key) - len(matched)
-        found += _met(matched)
-    if num_unmatched > MOST_UNMATCHED * (num_unmatched + len(found)):
+        collectives += _collectives_of(matched)
+    # A profile may begin or end inside a step, so that some are missing in every run.
+    if num_unmatched > MOST_UNMATCHED * (num_unmatched + len(collectives)):
         raise SimnetError(
-            f"{traces[-1].where}: {num_unmatched} of {num_unmatched + len(found)} collectives lack some of their "
+            f"{traces[-1].where}: {num_unmatched} of {num_unmatched + len(collectives)} collectives lack some of their "
             f"ranks: {_ONE_RUN}"
         )
     notes = (
         (num_unmatched, "without some of its ranks in the step: left out"),
         (num_unknown, "whose process group the trace does not say: left out"),
     )
-    return tuple(found), tuple(f"{counted(number, 'collective')} {text}" for number, text in notes if number)
+    return tuple(collectives), tuple(f"{counted(number, 'collective')} {text}" for number, text in notes if number)
 
 
-def _met(matched: Sequence[dict[int, Span]]) -> list[MetCollective]:
+def _collectives_of(matched: Sequence[dict[int, Span]]) -> list[MetCollective]:
     """Return the collectives of one step.
 
     A collective ends for all ranks at about one time, whatever their clocks say: who was in it for the shortest time
     came last. A rank that waits in two at a time waits once.
     """
     until_s: dict[int, float] = {}
-    found = []
-    for sent in sorted(matched, key=lambda one: min(span[0] for span in one.values())):
+    collectives = []
+    for sent in sorted(matched, key=lambda spans: min(span[0] for span in spans.values())):
         ranks = tuple(sorted(sent))
         lengths_s = [sent[rank][1] - sent[rank][0] for rank in ranks]
         waits_s = []
@@ -270,5 +276,5 @@ def _met(matched: Sequence[dict[int, Span]]) -> list[MetCollective]:
             end_s = start_s + length_s - min(lengths_s)
             waits_s.append(max(end_s - max(start_s, until_s.get(rank, start_s)), 0.0))
             until_s[rank] = max(end_s, until_s.get(rank, end_s))
-        found.append(met(ranks, np.array(waits_s), lengths_s.index(min(lengths_s))))
-    return found
+        collectives.append(met(ranks, np.array(waits_s), lengths_s.index(min(lengths_s))))
+    return collectives

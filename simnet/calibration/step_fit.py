@@ -13,22 +13,19 @@ their logarithms.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import replace as replaced
 from functools import partial
 from itertools import pairwise
-from statistics import fmean
 
 import numpy as np
 from msgspec.structs import replace
 
-from simnet.calibration.fit import Interval, counted, find_root, text_with_interval
+from simnet.calibration.fit import Fit, Fitted, Interval, Values, counted
 from simnet.calibration.step_model import Batch, StepModel, Trained
 from simnet.calibration.step_rows import TimedStep
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.network_costs import LibraryCosts
-from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import format_seconds
 
@@ -45,20 +42,9 @@ LEAST_SPREAD = 0.005
 """Where a table repeats its settings all but exactly."""
 NORMAL_90 = 1.645
 """The 95 % point of the standard normal distribution."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FittedNumber:
-    """A fitted number, its 90 % interval as factors on it, and the rows that it was fitted to."""
-
-    value: float
-    factors: Interval
-    rows: tuple[TimedStep, ...]
-
-    @property
-    def text(self) -> str:
-        """The number with its interval."""
-        return text_with_interval(self.value, self.factors, "{:.4g}".format)
+NUMBER = "number"
+"""Name of the only free number of a fit."""
+Number = Fitted[TimedStep]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,20 +63,20 @@ class StepFit:
     """
 
     model: StepModel
-    compute: dict[Batch, FittedNumber]
-    intra_node: FittedNumber | None
-    by_nodes: dict[int, FittedNumber]
-    codec: FittedNumber | None
-    exchanges: dict[str, dict[int, FittedNumber]]
+    compute: dict[Batch, Number]
+    intra_node: Number | None
+    by_nodes: dict[int, Number]
+    codec: Number | None
+    exchanges: dict[str, dict[int, Number]]
     spread: float
     notes: tuple[str, ...]
 
     @property
     def fitted_rows(self) -> set[TimedStep]:
         """Rows that some number was fitted to."""
-        exchanges = [one for by_nodes in self.exchanges.values() for one in by_nodes.values()]
-        found = [*self.compute.values(), *self.by_nodes.values(), self.intra_node, self.codec, *exchanges]
-        return {row for one in found if one is not None for row in one.rows}
+        exchanges = [number for by_nodes in self.exchanges.values() for number in by_nodes.values()]
+        numbers = [*self.compute.values(), *self.by_nodes.values(), self.intra_node, self.codec, *exchanges]
+        return {row for number in numbers if number is not None for row in number.rows}
 
 
 def fit(
@@ -120,6 +106,7 @@ def fit(
     fits = _Fits(model=model, spread=_run_spread(rows))
     compute = fits.compute(rows, {row.workload for row in rows} if refits_compute else ())
     fits = fits.with_factors(compute)
+    # Twice: only after compute is known do steps show that are shorter than it.
     # Steps that the workload's own compute exceeds were made on faster GPUs, or with other settings.
     if short := {row.workload for row in rows if fits.model.knows_compute(row) and _excess(row, fits.model) > 1}:
         compute |= fits.compute(rows, short)
@@ -127,23 +114,25 @@ def fit(
     for row in rows:
         _check_compute(row, fits.model)
     refitted = _refitted_notes(compute, model)
-    used = {row for one in compute.values() for row in one.rows}
+    used = {row for factor in compute.values() for row in factor.rows}
     dense = [row for row in rows if not fits.model.strategy(row).compresses]
-    found, intra_node = fits.model.start, None
+    links, intra_node = fits.model.start, None
     inside = [row for row in dense if row.num_nodes == 1 and row.ranks_per_node > 1 and row not in used]
     if inside and "intra_node" not in known_links:
-        intra_node = fits.link(inside, found, "intra_node")
-        found = with_efficiency(found, "intra_node", intra_node.value)
-    by_nodes: dict[int, FittedNumber] = {}
+        intra_node = fits.link(inside, links, "intra_node")
+        links = with_efficiency(links, "intra_node", intra_node.value)
+    by_nodes: dict[int, Number] = {}
     for nodes in sorted({row.num_nodes for row in dense if "inter_node" not in known_links} - {1}):
-        by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], found, "inter_node")
+        by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], links, "inter_node")
+    # Without the network of a number of nodes a codec would have to explain that, too.
     known_nodes = {row.num_nodes for row in rows} if "inter_node" in known_links else {1, *by_nodes}
     compressed = [row for row in rows if row not in dense and row.num_nodes in known_nodes]
-    codec, notes = fits.codec(compressed, found, by_nodes)
+    codec, notes = fits.codec(compressed, links, by_nodes)
     if codec is not None:
-        found = replace(found, codec_efficiency=codec.value)
+        links = replace(links, codec_efficiency=codec.value)
+    # Each row tells one number: a second fit to it would find the first one's rounding.
     used = set(codec.rows) if codec is not None else set()
-    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], found)
+    exchanges, more_notes = fits.exchanges([row for row in compressed if row not in used], links)
     return StepFit(
         model=fits.model,
         compute=compute,
@@ -156,18 +145,34 @@ def fit(
     )
 
 
+def _fit_of(rows: Sequence[TimedStep], bounds: Interval, step_s: Callable[[TimedStep, float], float]) -> Fit[TimedStep]:
+    """Return the fit of one number to rows, of which those of one setting are predicted once."""
+
+    def times_s(values: Values, steps: Sequence[TimedStep]) -> list[float]:
+        predicted: dict[tuple[object, ...], float] = {}
+        for row in steps:
+            if row.setting not in predicted:
+                predicted[row.setting] = step_s(row, values[NUMBER])
+        return [predicted[row.setting] for row in steps]
+
+    return Fit(
+        rows=rows, times=[row.step_s for row in rows], model=times_s, free={NUMBER: 1.0}, bounds={NUMBER: bounds}
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Fits:
-    """The fits of single numbers: each returns the number that meets some rows, and its interval."""
+    """The fits of single numbers to steps that differ by `spread` from one run to the next."""
 
     model: StepModel
     spread: float
 
-    def with_factors(self, compute: Mapping[Batch, FittedNumber]) -> "_Fits":
+    def with_factors(self, compute: Mapping[Batch, Number]) -> "_Fits":
         """Return the fits with these factors on compute."""
-        return replaced(self, model=self.model.with_factors({batch: one.value for batch, one in compute.items()}))
+        factors = {batch: factor.value for batch, factor in compute.items()}
+        return _Fits(model=self.model.with_factors(factors), spread=self.spread)
 
-    def compute(self, rows: Sequence[TimedStep], again: Collection[str] = ()) -> dict[Batch, FittedNumber]:
+    def compute(self, rows: Sequence[TimedStep], again: Collection[str] = ()) -> dict[Batch, Number]:
         """Return the factors on compute, where rows tell them; of workloads `again` also in place of their own."""
         dense = [row for row in rows if row.num_nodes == 1 and not self.model.strategy(row).compresses]
         alone = [row for row in dense if row.world_size == 1]
@@ -183,77 +188,73 @@ class _Fits:
             groups.setdefault((row.workload, row.batch), []).append(row)
         return {batch: self._factor(group) for batch, group in groups.items()}
 
-    def _factor(self, rows: Sequence[TimedStep]) -> FittedNumber:
+    def _factor(self, rows: Sequence[TimedStep]) -> Number:
         model = self.model
-
-        def error(factor: float) -> float:
-            return _mean_log_error(rows, lambda row: model.step_s(row, model.start, factor))
-
-        if error(FACTORS[0]) > 0:
+        fit = _fit_of(rows, FACTORS, lambda row, factor: model.step_s(row, model.start, factor))
+        if fit.mean_log({NUMBER: FACTORS[0]}) > 0:
             least_s = model.step_s(rows[0], model.start, FACTORS[0])
             raise SimnetError(
                 f"{rows[0].where}: a step of {format_seconds(rows[0].step_s)}: is shorter than the "
                 f"{format_seconds(least_s)} of its optimizer and links; check the unit, the batch and the cluster"
             )
-        return self._number(error, FACTORS, rows, self.spread)
+        return fit.fitted(self.spread)
 
-    def link(self, rows: Sequence[TimedStep], start: Calibration, link: str) -> FittedNumber:
+    def link(self, rows: Sequence[TimedStep], start: Calibration, link: str) -> Number:
         """Return the efficiency of a link."""
 
         def step_s(row: TimedStep, efficiency: float) -> float:
             return self.model.step_s(row, with_efficiency(start, link, efficiency))
 
-        def error(efficiency: float) -> float:
-            return _mean_log_error(rows, lambda row: step_s(row, efficiency))
-
-        if error(1.0) > max(self.spread, RUN_SPREAD):
-            row = max(rows, key=lambda one: step_s(one, 1.0) / one.step_s)
+        fit = _fit_of(rows, EFFICIENCIES, step_s)
+        if fit.mean_log({NUMBER: 1.0}) > max(self.spread, RUN_SPREAD):
+            row = max(rows, key=lambda row: step_s(row, 1.0) / row.step_s)
             raise SimnetError(
                 f"{row.where}: a step of {format_seconds(row.step_s)}: is shorter than the "
                 f"{format_seconds(step_s(row, 1.0))} that compute and bytes take at the nominal rate of {LINKS[link]}; "
                 "check the unit, the batch and the cluster"
             )
-        value = _root(error, EFFICIENCIES)
+        value = fit.nearest()
         row = max(rows, key=lambda row: row.step_s / step_s(row, 1.0))
         if value < LEAST_EFFICIENCY and row.step_s > MOST_STRETCHED * step_s(row, 1.0):
             raise SimnetError(
                 f"{row.where}: a step of {format_seconds(row.step_s)}: gives {LINKS[link]} {value:.2%} of their rate, "
                 f"which no network has: is the time in ms? Then name the column step_ms, else check the cluster"
             )
-        scatter = _scatter([math.log(step_s(row, value) / row.step_s) for row in rows])
-        return self._number(error, EFFICIENCIES, rows, math.hypot(self.spread, scatter))
+        # How far single rows lie about the fit: half the width between their 5 % and 95 % points.
+        low, high = np.percentile(np.log1p(fit.errors({NUMBER: value})), [5.0, 95.0])
+        return fit.fitted(math.hypot(self.spread, float(high - low) / 2))
 
     def codec(
-        self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, FittedNumber]
-    ) -> tuple[FittedNumber | None, tuple[str, ...]]:
+        self, compressed: Sequence[TimedStep], links: Calibration, by_nodes: Mapping[int, Number]
+    ) -> tuple[Number | None, tuple[str, ...]]:
         """Return the efficiency of the codec, from the rows of the fewest nodes, or why there is none."""
         if not compressed:
             return None, ()
         fewest = min(row.num_nodes for row in compressed)
-        used = [row for row in compressed if row.num_nodes == fewest]
-        what = f"steps of {', '.join(sorted({row.strategy for row in used}))} are predicted, not fitted"
+        rows = [row for row in compressed if row.num_nodes == fewest]
+        what = f"steps of {', '.join(sorted({row.strategy for row in rows}))} are predicted, not fitted"
         if self.model.start.memory_bytes_per_s is None:
             return None, (f"{what}: no memory bandwidth is known; give --base",)
-        found = with_efficiency(links, "inter_node", by_nodes[fewest].value) if fewest in by_nodes else links
-
-        def error(efficiency: float) -> float:
-            return _mean_log_error(
-                used, lambda row: self.model.step_s(row, replace(found, codec_efficiency=efficiency))
-            )
-
-        slowest, fastest = (error(bound) for bound in CODEC_EFFICIENCIES)
+        start = with_efficiency(links, "inter_node", by_nodes[fewest].value) if fewest in by_nodes else links
+        fit = _fit_of(
+            rows,
+            CODEC_EFFICIENCIES,
+            lambda row, efficiency: self.model.step_s(row, replace(start, codec_efficiency=efficiency)),
+        )
+        # A codec matters only where its two ends differ.
+        slowest, fastest = (fit.mean_log({NUMBER: bound}) for bound in CODEC_EFFICIENCIES)
         if slowest - fastest < ROUNDING:
             return None, (f"{what}: the calibration holds the times of their kernels",)
         if fastest > 0 or slowest < 0:
             than = "shorter than without kernels" if fastest > 0 else "longer than any codec explains"
             return None, (f"{what}: on {counted(fewest, 'node')} they are {than}",)
-        return self._number(error, CODEC_EFFICIENCIES, used, self.spread), ()
+        return fit.fitted(self.spread), ()
 
     def exchanges(
         self, compressed: Sequence[TimedStep], links: Calibration
-    ) -> tuple[dict[str, dict[int, FittedNumber]], tuple[str, ...]]:
+    ) -> tuple[dict[str, dict[int, Number]], tuple[str, ...]]:
         """Return the efficiency of the NICs by strategy and number of nodes, and what explains the rows it cannot."""
-        found: dict[str, dict[int, FittedNumber]] = {}
+        exchanges: dict[str, dict[int, Number]] = {}
         notes = []
         groups: dict[tuple[str, int], list[TimedStep]] = {}
         for row in compressed:
@@ -261,34 +262,23 @@ class _Fits:
             if row.num_nodes > 1 and links.memory_bytes_per_s is not None:
                 groups.setdefault((self.model.strategy(row).kind, row.num_nodes), []).append(row)
         for (kind, nodes), rows in sorted(groups.items()):
-            error = partial(self._exchange_error, rows, kind, links)
-            at_most, at_least = error(EFFICIENCIES[0]), error(EFFICIENCIES[1])
-            if at_least > 0 or at_most < 0:
+            fit = _fit_of(rows, EFFICIENCIES, partial(self._exchanged_s, kind, links))
+            slowest, fastest = (fit.mean_log({NUMBER: bound}) for bound in EFFICIENCIES)
+            if fastest > 0 or slowest < 0:
                 than = (
                     "shorter than its bytes take at the nominal rate"
-                    if at_least > 0
+                    if fastest > 0
                     else "longer than any rate explains"
                 )
                 notes.append(f"steps of {kind} on {nodes} nodes are predicted, not fitted: they are {than}")
                 continue
-            found.setdefault(kind, {})[nodes] = self._number(error, EFFICIENCIES, rows, self.spread)
-        return found, tuple(notes)
+            exchanges.setdefault(kind, {})[nodes] = fit.fitted(self.spread)
+        return exchanges, tuple(notes)
 
-    def _exchange_error(self, rows: Sequence[TimedStep], kind: str, links: Calibration, efficiency: float) -> float:
+    def _exchanged_s(self, kind: str, links: Calibration, row: TimedStep, efficiency: float) -> float:
+        others = {name: library for name, library in links.libraries.items() if kind not in library.carries}
         library = LibraryCosts(carries=(kind,), efficiency=efficiency)
-        others = {name: one for name, one in links.libraries.items() if kind not in one.carries}
-        calibration = replace(links, libraries={**others, kind: library})
-        return _mean_log_error(rows, lambda row: self.model.step_s(row, calibration))
-
-    @staticmethod
-    def _number(
-        error: Callable[[float], float], bounds: Interval, rows: Sequence[TimedStep], spread: float
-    ) -> FittedNumber:
-        """Return where the error is 0, with what longer and shorter steps would give as its interval."""
-        value = _root(error, bounds)
-        low, high = sorted(_root(partial(_shifted, error, by), bounds) for by in (spread, -spread))
-        factors = max(min(low / value, 1.0), 1 / MAX_SPREAD), min(max(high / value, 1.0), MAX_SPREAD)
-        return FittedNumber(value=value, factors=factors, rows=tuple(rows))
+        return self.model.step_s(row, replace(links, libraries={**others, kind: library}))
 
 
 def _run_spread(rows: Sequence[TimedStep]) -> float:
@@ -301,17 +291,18 @@ def _run_spread(rows: Sequence[TimedStep]) -> float:
     freedom = sum(len(group) - 1 for group in repeated)
     if not freedom:
         return RUN_SPREAD
+    # Pooled, since most settings are repeated two or three times at most.
     variance = sum(float(np.sum((group - group.mean()) ** 2)) for group in repeated) / freedom
     return max(NORMAL_90 * math.sqrt(variance), LEAST_SPREAD)
 
 
-def _refitted_notes(compute: Mapping[Batch, FittedNumber], model: StepModel) -> list[str]:
+def _refitted_notes(compute: Mapping[Batch, Number], model: StepModel) -> list[str]:
     """Return where times of the workload's own were replaced by those of one node."""
     return [
-        f"compute of {row.workload or 'the workload'}, batch {batch}: fitted to {counted(len(found.rows), 'row')} of "
-        f"one node, {found.value:.3g} of the workload's own, in place of that"
-        for (_, batch), found in compute.items()
-        for row in found.rows[:1]
+        f"compute of {row.workload or 'the workload'}, batch {batch}: fitted to {counted(len(factor.rows), 'row')} of "
+        f"one node, {factor.value:.3g} of the workload's own, in place of that"
+        for (_, batch), factor in compute.items()
+        for row in factor.rows[:1]
         if row.world_size > 1 and model.has_own_compute(row)
     ]
 
@@ -351,36 +342,6 @@ def _check_compute(row: TimedStep, model: StepModel) -> None:
             f"{format_seconds(compute_s)}; check the unit, the batch and the workload, or add a step of one rank or of "
             "one node, to which compute is fitted"
         )
-
-
-def _mean_log_error(rows: Iterable[TimedStep], predict: Callable[[TimedStep], float]) -> float:
-    """Return the mean of log(predicted / measured); rows of one setting are predicted once."""
-    predicted: dict[tuple[object, ...], float] = {}
-    errors = []
-    for row in rows:
-        if row.setting not in predicted:
-            predicted[row.setting] = predict(row)
-        errors.append(math.log(predicted[row.setting] / row.step_s))
-    return fmean(errors)
-
-
-def _shifted(error: Callable[[float], float], by: float, value: float) -> float:
-    return error(value) - by
-
-
-def _scatter(log_errors: Sequence[float]) -> float:
-    """Return how far single rows lie about a fit: half the width between their 5 % and 95 % points."""
-    low, high = np.percentile(log_errors, [5.0, 95.0])
-    return float(high - low) / 2
-
-
-def _root(error: Callable[[float], float], bounds: Interval) -> float:
-    """Return where an error is 0, on a logarithmic scale; the nearer bound if it is nowhere."""
-    at_low, at_high = (error(bound) for bound in bounds)
-    if at_low * at_high >= 0:
-        return bounds[0] if abs(at_low) < abs(at_high) else bounds[1]
-    low, high = map(math.log, bounds)
-    return math.exp(find_root(lambda tried: error(math.exp(tried)), low, high))
 
 
 def with_efficiency(calibration: Calibration, link: str, efficiency: float) -> Calibration:

@@ -127,20 +127,20 @@ class StepModel:
         return self._scenario(row).strategy
 
     def workload(self, row: TimedStep, factor: float | None = None) -> Workload:
-        """Return the workload of a row with its compute times, a factor on them or those found."""
-        found = self._scenario(row).workload
+        """Return the workload of a row with its compute times, a factor on them or those workload."""
+        workload = self._scenario(row).workload
         factor = self._factor(row) if factor is None else factor
-        assert found.forward_s is not None
-        assert found.backward_s is not None
+        assert workload.forward_s is not None
+        assert workload.backward_s is not None
         return replace(
-            found, forward_s=Duration(found.forward_s * factor), backward_s=Duration(found.backward_s * factor)
+            workload, forward_s=Duration(workload.forward_s * factor), backward_s=Duration(workload.backward_s * factor)
         )
 
     def compute_s(self, row: TimedStep) -> float:
         """Return forward and backward of all micro-batches, and the optimizer: the least that a step takes [s]."""
-        found = self.workload(row)
-        passes_s = float(found.forward_s or 0.0) + float(found.backward_s or 0.0)
-        return row.grad_accumulation * passes_s + float(found.optimizer_s or 0.0)
+        workload = self.workload(row)
+        passes_s = float(workload.forward_s or 0.0) + float(workload.backward_s or 0.0)
+        return row.grad_accumulation * passes_s + float(workload.optimizer_s or 0.0)
 
     def step_s(self, row: TimedStep, calibration: Calibration, factor: float | None = None) -> float:
         """Return the predicted step [s]; `factor` replaces the one that was found for the compute."""
@@ -156,7 +156,7 @@ class StepModel:
 
     def gives_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload gives compute times for the cluster's GPU."""
-        return self._given_compute(row) is not None
+        return self._compute_by_workload(row) is not None
 
     def knows_compute(self, row: TimedStep) -> bool:
         """Tell whether the workload or a fit gives compute times."""
@@ -164,8 +164,9 @@ class StepModel:
 
     def _factor(self, row: TimedStep) -> float:
         """Return the factor of the batch, or else of the nearest batch of the workload, or else 1."""
-        found = self._fitted_factors(row)
-        return found[min(found, key=lambda batch: abs(batch - row.batch))] if found else 1.0
+        factors = self._fitted_factors(row)
+        # Time a sample changes with the batch, slowly: the nearest one is off the least.
+        return factors[min(factors, key=lambda batch: abs(batch - row.batch))] if factors else 1.0
 
     def _fitted_factors(self, row: TimedStep) -> dict[int, float]:
         return {batch: factor for (name, batch), factor in self.compute_factors.items() if name == row.workload}
@@ -175,7 +176,11 @@ class StepModel:
         key = row.setting
         if key not in self._scenarios:
             there = self._at_nodes(row)
-            forward_s, backward_s, optimizer_s = self._given_compute(row) or (FORWARD_SHARE, 1 - FORWARD_SHARE, 0.0)
+            forward_s, backward_s, optimizer_s = self._compute_by_workload(row) or (
+                FORWARD_SHARE,
+                1 - FORWARD_SHARE,
+                0.0,
+            )
             workload = replace(
                 there.workload,
                 forward_s=Duration(forward_s),
@@ -205,27 +210,27 @@ class StepModel:
             where = f"{row.where}: workload" if row.workload else row.where
             raise SimnetError(f"{where}: {str(error).removeprefix('--set: workload: ')}") from error
 
-    def _given_compute(self, row: TimedStep) -> tuple[float, float, float] | None:
+    def _compute_by_workload(self, row: TimedStep) -> tuple[float, float, float] | None:
         """Return forward, backward and optimizer of a micro-batch [s]; None if the workload has none for this GPU."""
         there = self._at_nodes(row)
         workload = there.workload
         has_times = workload.forward_s is not None and workload.backward_s is not None
         scaled = replace(workload, batch_per_rank=row.batch)
         try:
-            found = training_step.resolve(scaled, there.cluster, self.start)
+            step = training_step.resolve(scaled, there.cluster, self.start)
         except SimnetError:  # what else does not fit, the simulation refuses
             return None
         # Times belong to the workload's own batch; rows of `compute` are scaled already.
         ratio = row.batch / workload.batch_per_rank if has_times else 1.0
-        return found.forward_s * ratio, found.backward_s * ratio, found.optimizer_s
+        return step.forward_s * ratio, step.backward_s * ratio, step.optimizer_s
 
 
 def _strategy_of(row: TimedStep, scenario: Scenario) -> Strategy:
     """Return the strategy that a row names: the scenario's own of this kind, else with its options or defaults."""
     where = f"{row.where}: strategy"
-    found = strategy_from_text(row.strategy, where, (scenario.strategy, scenario.baseline))
+    step = strategy_from_text(row.strategy, where, (scenario.strategy, scenario.baseline))
     cap = row.bucket_cap_mb
     try:
-        return found if cap is None else replace(found, bucket_cap=Size(round(cap * MIB)))
+        return step if cap is None else replace(step, bucket_cap=Size(round(cap * MIB)))
     except ValueError as error:
         raise SimnetError(f"{where}: {error}") from error

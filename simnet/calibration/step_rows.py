@@ -150,26 +150,26 @@ def _times() -> dict[str, float]:
 def _row(cells: Sequence[str], columns: Mapping[str, int], width: int, where: str, unit_s: float) -> TimedStep:
     if len(cells) != width:
         raise SimnetError(f"{where}: {len(cells)} cells: the head has {width} columns; restore the line or drop it")
-    given = {name: cells[place] for name, place in columns.items()}
-    counts = {name: _count(given[name], f"{where}: {name}") for name in set(COUNTS.values()) & given.keys()}
-    step_s = _number(given["time"], f"{where}: time") * unit_s
+    by_name = {name: cells[place] for name, place in columns.items()}
+    counts = {name: _count(by_name[name], f"{where}: {name}") for name in set(COUNTS.values()) & by_name.keys()}
+    step_s = _number(by_name["time"], f"{where}: time") * unit_s
     if not MIN_S <= step_s <= MAX_S:
         raise SimnetError(f"{where}: a step of {step_s:g} s: must be from {MIN_S:g} to {MAX_S:g} s; check the unit")
     if counts["nodes"] * counts["ranks_per_node"] > MAX_RANKS:
         raise SimnetError(f"{where}: {counts['nodes']} x {counts['ranks_per_node']} ranks: at most {MAX_RANKS}")
-    if not given["strategy"]:
+    if not by_name["strategy"]:
         raise SimnetError(f"{where}: strategy: is empty; name one, such as all_reduce")
-    cap = given.get("bucket_cap_mb", "")
+    cap = by_name.get("bucket_cap_mb", "")
     return TimedStep(
         where=where,
         num_nodes=counts["nodes"],
         ranks_per_node=counts["ranks_per_node"],
         batch=counts["batch"],
-        strategy=given["strategy"],
+        strategy=by_name["strategy"],
         step_s=step_s,
         grad_accumulation=counts.get("grad_accumulation", 1),
         bucket_cap_mb=_bucket_cap(cap, f"{where}: bucket_cap_mb") if cap else None,
-        workload=given.get("workload", ""),
+        workload=by_name.get("workload", ""),
     )
 
 

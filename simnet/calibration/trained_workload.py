@@ -41,7 +41,7 @@ def text_of_traces(traces: Sequence[tuple[Trace, Path]], batch: int | None, trac
         raise SimnetError(
             f"--workload: {path}: a trace does not say its batch; give the samples of a rank with --batch"
         )
-    steps = [step for one, _ in traces for step in one.steps]
+    steps = [step for trace_of_rank, _ in traces for step in trace_of_rank.steps]
     forward_s, backward_s, optimizer_s = (
         float(median(getattr(step, name) for step in steps)) for name in ("forward_s", "backward_s", "optimizer_s")
     )
@@ -65,24 +65,24 @@ def text_of_traces(traces: Sequence[tuple[Trace, Path]], batch: int | None, trac
     )
 
 
-def text_of_steps(found: StepFit, tables: Sequence[StepTable], nic_bytes_per_s: float) -> str:
+def text_of_steps(fit: StepFit, tables: Sequence[StepTable], nic_bytes_per_s: float) -> str:
     """Return a workload as TOML: the gradients of what was trained, and the compute times fitted to step times.
 
     Raises:
         SimnetError: no compute was fitted, or that of several workloads or batches.
     """
-    if len(found.compute) != 1:
+    if len(fit.compute) != 1:
         raise SimnetError(
-            f"--workload: compute was fitted to {counted(len(found.compute), 'batch size')}: give steps of one rank "
+            f"--workload: compute was fitted to {counted(len(fit.compute), 'batch size')}: give steps of one rank "
             "or of one node, with one batch"
         )
-    ((_, batch), fitted), *_ = found.compute.items()
+    ((_, batch), fitted), *_ = fit.compute.items()
     row = fitted.rows[0]
-    workload = found.model.workload(row)
+    workload = fit.model.workload(row)
     assert workload.forward_s is not None
     assert workload.backward_s is not None
     names = ", ".join(table.path.name for table in tables)
-    is_factor = found.model.gives_compute(row)
+    is_factor = fit.model.gives_compute(row)
     of_own = f"{fitted.value:.4g} times its own compute" if is_factor else "a third of compute is taken as forward"
     return checked_text(
         {
@@ -102,11 +102,11 @@ def text_of_steps(found: StepFit, tables: Sequence[StepTable], nic_bytes_per_s: 
 def gradient_keys(workload: Workload) -> dict[str, object]:
     """Return the keys of a workload that say what gradients it has, in file form; they hold in any folder."""
     whole = scenario.to_dict(workload)
-    found = {key: whole[key] for key in GRADIENTS if whole.get(key)}
-    gradients = found.get("gradients")
+    keys = {key: whole[key] for key in GRADIENTS if whole.get(key)}
+    gradients = keys.get("gradients")
     if isinstance(gradients, str) and is_path(gradients):
-        found["gradients"] = str(Path(gradients).resolve())
-    return found
+        keys["gradients"] = str(Path(gradients).resolve())
+    return keys
 
 
 def _whose(traced: Workload | None) -> str:
@@ -145,10 +145,10 @@ def _gradients(traces: Sequence[tuple[Trace, Path]], traced: Workload | None) ->
                 "profile several ranks with record_shapes=True"
             )
         return {"gradient": Size(num_bytes).text()}
-    own = training_step.gradient_bytes(traced)
-    if num_bytes and abs(num_bytes / own - 1) > BYTES_TOLERANCE:
+    num_gradient_bytes = training_step.gradient_bytes(traced)
+    if num_bytes and abs(num_bytes / num_gradient_bytes - 1) > BYTES_TOLERANCE:
         raise SimnetError(
             f"{path}: all-reduces {format_bytes(num_bytes)} a step: the gradients of {traced.name} are "
-            f"{format_bytes(own)}; name the workload that was traced"
+            f"{format_bytes(num_gradient_bytes)}; name the workload that was traced"
         )
     return gradient_keys(traced)

@@ -78,7 +78,7 @@ class VariedRank(Struct, frozen=True, kw_only=True):
     paused_s: float
 
 
-class FittedVariation(Struct, frozen=True, kw_only=True):
+class RunVariation(Struct, frozen=True, kw_only=True):
     """The variation of a run.
 
     Attributes:
@@ -102,7 +102,7 @@ class FittedVariation(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def fit(samples: RankSamples) -> FittedVariation:
+def fit(samples: RankSamples) -> RunVariation:
     """Return slow ranks, jitter and pauses."""
     per_node = samples.ranks_per_node
     paused = find_pauses(samples.own_s)
@@ -128,14 +128,19 @@ def fit(samples: RankSamples) -> FittedVariation:
         for rank, (came_last, held_s) in enumerate(_waits(samples))
     )
     slow = (
-        {"kind": "slow_rank", "node": one.node, "local_rank": one.local_rank, "compute_slowdown": round(one.factor, 4)}
-        for one in ranks
-        if one.is_slow
+        {
+            "kind": "slow_rank",
+            "node": rank.node,
+            "local_rank": rank.local_rank,
+            "compute_slowdown": round(rank.factor, 4),
+        }
+        for rank in ranks
+        if rank.is_slow
     )
     cv, jitter = _jitter(compute_s[~is_slow])
     pauses, num_left = _pauses(excess_s, paused)
     notes = []
-    if fast := [one.rank for one in ranks if one.high <= 1 / _LEAST_SLOWDOWN]:
+    if fast := [rank.rank for rank in ranks if rank.high <= 1 / _LEAST_SLOWDOWN]:
         more = f" and {len(fast) - _MOST_NAMED} more" if len(fast) > _MOST_NAMED else ""
         notes.append(
             f"{'rank' if len(fast) == 1 else 'ranks'} {', '.join(map(str, fast[:_MOST_NAMED]))}{more}: faster than the "
@@ -143,9 +148,9 @@ def fit(samples: RankSamples) -> FittedVariation:
         )
     if num_left:
         notes.append(f"{num_left} long step, too few for a pause, left out of the jitter")
-    if any("every" in one for one in pauses):
+    if any("every" in pause for pause in pauses):
         notes.append("all ranks pause in the same steps, as for a checkpoint: every is their mean distance")
-    return FittedVariation(
+    return RunVariation(
         where=samples.where,
         num_steps=samples.num_steps,
         ranks_per_node=per_node,
@@ -157,7 +162,7 @@ def fit(samples: RankSamples) -> FittedVariation:
     )
 
 
-def text(found: FittedVariation) -> str:
+def text(variation: RunVariation) -> str:
     """Return the faults as TOML to put into a scenario, below some lines of comment.
 
     Raises:
@@ -165,24 +170,25 @@ def text(found: FittedVariation) -> str:
     """
     import tomli_w
 
-    nodes = len(found.ranks) // found.ranks_per_node
-    shape = {"num_nodes": nodes, "ranks_per_node": found.ranks_per_node, "intra_node": _LINK, "inter_node": _LINK}
-    cluster = {"name": "fitted", **shape, "faults": [dict(fault) for fault in found.faults]}
-    build(Cluster, cluster, f"{found.where}: the fitted faults")
+    nodes = len(variation.ranks) // variation.ranks_per_node
+    shape = {"num_nodes": nodes, "ranks_per_node": variation.ranks_per_node, "intra_node": _LINK, "inter_node": _LINK}
+    cluster = {"name": "fitted", **shape, "faults": [dict(fault) for fault in variation.faults]}
+    build(Cluster, cluster, f"{variation.where}: the fitted faults")
     # A line break in a name would end the comment: what does not print becomes "?".
-    where = "".join(one if one.isprintable() else "?" for one in found.where)
+    where = "".join(character if character.isprintable() else "?" for character in variation.where)
     lines = [
-        f"# Fitted by simnet calibrate --variation to {where}: {len(found.ranks)} ranks, {found.num_steps} steps",
-        f"# Mean compute of a step on ranks that are not slow: {format_seconds(found.compute_s)}",
+        f"# Fitted by simnet calibrate --variation to {where}: {len(variation.ranks)} ranks, "
+        f"{variation.num_steps} steps",
+        f"# Mean compute of a step on ranks that are not slow: {format_seconds(variation.compute_s)}",
     ]
-    if not found.faults:
+    if not variation.faults:
         lines.append("# Nothing was found: no rank is slow, none pauses, and compute hardly varies")
-    for fault in found.faults:
+    for fault in variation.faults:
         plain = {key: value for key, value in fault.items() if key != "samples"}
         lines += ["", "[[cluster.faults]]", tomli_w.dumps(plain).rstrip("\n")]
         samples = fault.get("samples")
         if isinstance(samples, list):  # many to a line
-            numbers = f"{', '.join(f'{one:g}' for one in samples)},"
+            numbers = f"{', '.join(f'{sample:g}' for sample in samples)},"
             wrapped = textwrap.fill(numbers, _WIDTH, initial_indent="  ", subsequent_indent="  ")
             lines += ["samples = [", wrapped, "]"]
     return "\n".join(lines) + "\n"
@@ -215,12 +221,12 @@ def _pauses(excess_s: Floats, paused: "BoolArray") -> tuple[list[Mapping[str, ob
     """
     from scipy.stats import binom
 
-    found: list[Mapping[str, object]] = []
+    faults: list[Mapping[str, object]] = []
     num_ranks, num_steps = paused.shape
     together = _together(paused)
     if together.sum() >= _MIN_PAUSES:
         mean_s = float(excess_s[:, together][paused[:, together]].mean())
-        found.append({"kind": "pause", "pause": format_seconds(mean_s), "every": round(num_steps / together.sum())})
+        faults.append({"kind": "pause", "pause": format_seconds(mean_s), "every": round(num_steps / together.sum())})
         paused = paused & ~together
     counts: IntArray = paused.sum(axis=1)
     # One more than were seen, since a rate of zero would make any two pauses of a rank its own.
@@ -229,15 +235,15 @@ def _pauses(excess_s: Floats, paused: "BoolArray") -> tuple[list[Mapping[str, ob
     has_own = (counts >= _MIN_PAUSES) & (chances < _OWN_SIGNIFICANCE / num_ranks)
     others = np.flatnonzero(~has_own).tolist()
     for ranks in (*([int(rank)] for rank in np.flatnonzero(has_own)), others):
-        mine = paused[ranks]
-        if mine.sum() >= _MIN_PAUSES:
+        of_ranks = paused[ranks]
+        if of_ranks.sum() >= _MIN_PAUSES:
             only = {"ranks": ranks} if len(ranks) < num_ranks else {}
-            length = format_seconds(float(excess_s[ranks][mine].mean()))
+            length = format_seconds(float(excess_s[ranks][of_ranks].mean()))
             # Four digits, more than any of these is known to.
-            probability = float(f"{mine.sum() / mine.size:.4g}")
-            found.append({"kind": "pause", **only, "pause": length, "probability": probability})
+            probability = float(f"{of_ranks.sum() / of_ranks.size:.4g}")
+            faults.append({"kind": "pause", **only, "pause": length, "probability": probability})
     left = int(counts[others].sum())
-    return found, left if left < _MIN_PAUSES else 0
+    return faults, left if left < _MIN_PAUSES else 0
 
 
 def beside_others(compute_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -299,8 +305,8 @@ def _median_of_others(values: Floats, is_counted: "BoolArray") -> Floats:
     """Return for each rank the median of the counted values of the others; where there are none, its own value."""
     ordered = np.sort(values[is_counted])
     number = len(ordered) - is_counted
-    own = np.where(is_counted, np.searchsorted(ordered, values), len(ordered))
-    middle = [place + (place >= own) for place in ((number - 1) // 2, number // 2)]
+    places = np.where(is_counted, np.searchsorted(ordered, values), len(ordered))
+    middle = [place + (place >= places) for place in ((number - 1) // 2, number // 2)]
     low, high = (ordered[np.clip(place, 0, len(ordered) - 1)] for place in middle)
     return np.where(number > 0, (low + high) / 2, values)
 
@@ -343,10 +349,10 @@ def _waits(samples: RankSamples) -> list[tuple[float | None, float | None]]:
     if not samples.collectives:
         return [(None, None)] * samples.num_ranks
     took_part, last, held_s = np.zeros((3, samples.num_ranks))
-    for one in samples.collectives:
-        took_part[list(one.ranks)] += 1
-        last[one.last] += max(one.waits_s) > 0
-        held_s[one.last] += float(np.median(one.waits_s))
+    for collective in samples.collectives:
+        took_part[list(collective.ranks)] += 1
+        last[collective.last] += max(collective.waits_s) > 0
+        held_s[collective.last] += float(np.median(collective.waits_s))
     return list(zip((last / np.maximum(took_part, 1)).tolist(), (held_s / samples.num_steps).tolist(), strict=True))
 
 

@@ -68,7 +68,9 @@ class _ModelSamples:
         self.backward = _values(whole, "backward")
         self.optimizer = _values(whole, "optimizer", optimizer="adamw")
         self.ready = {
-            str(one.labels["tensor"]): one for one in whole.series if one.kind == "model" and one.name == READY
+            str(series.labels["tensor"]): series
+            for series in whole.series
+            if series.kind == "model" and series.name == READY
         }
         if not self.ready:
             raise SimnetError("--workload: no gradient_ready in the file; give a file of simnet measure model")
@@ -80,16 +82,16 @@ class _ModelSamples:
 
 
 def _only_model(files: Sequence[tuple[Path, MeasurementFile]]) -> tuple[str, int, Setup]:
-    found = [(str(s.labels["model"]), s.count("batch"), whole.setups[s.setup]) for _, whole in files
+    models_timed = [(str(s.labels["model"]), s.count("batch"), whole.setups[s.setup]) for _, whole in files
              for s in whole.series if s.kind == "model"]  # fmt: skip
-    models = {(model, batch) for model, batch, _ in found}
+    models = {(model, batch) for model, batch, _ in models_timed}
     if len(models) != 1:
         raise SimnetError(f"--workload: {len(models)} models: give files of simnet measure model with one")
-    ranks = {(setup.ranks_on_machine, setup.threads_per_rank) for *_, setup in found}
+    ranks = {(setup.ranks_on_machine, setup.threads_per_rank) for *_, setup in models_timed}
     if len(ranks) != 1:
         raise SimnetError("--workload: files with different numbers of ranks on the machine; give files of one number")
     ((model, batch),) = models
-    return model, batch, found[0][2]
+    return model, batch, models_timed[0][2]
 
 
 def _times(runs: Sequence[_ModelSamples]) -> dict[str, float]:
@@ -121,6 +123,7 @@ def _tensors(runs: Sequence[_ModelSamples]) -> list[dict[str, object]]:
     tensors: list[dict[str, object]] = []
     done_s = 0.0
     for name, at_s in ready_s.items():
+        # Medians of single gradients may cross by noise, and no share is negative.
         share_s = max(0.0, at_s - done_s)
         tensors.append(
             {

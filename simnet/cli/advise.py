@@ -66,9 +66,9 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     **chosen: Any,
 ) -> None:
     """Run `simnet advise`."""
-    from simnet.analysis.workers import look_rarely_for_circles, num_cores
+    from simnet.analysis.workers import num_cores, raise_gc_threshold
 
-    look_rarely_for_circles()
+    raise_gc_threshold()
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     experiment = with_any_strategy(load_experiment(scenario, fixed))

@@ -22,7 +22,7 @@ _OF_VARIATION = ("variation", "files", "output", "ranks_per_node", "all_rows", "
 
 @options.command(
     "calibrate",
-    help="Fit a calibration to FILES of simnet measure and simnet lab, output of nccl-tests, iperf3 -J, and step "
+    help="Fit a calibration to FILES of simnet measure, output of nccl-tests, iperf3 -J, and step "
     "times (CSV: nodes, ranks_per_node, batch, strategy, seconds).\n\n"
     "With --workload: take the compute times of a workload from a model of simnet measure, step times, or traces of "
     "torch.profiler. Residuals are printed; a fit with a mean residual above --bound is refused.\n\n"

@@ -3,7 +3,6 @@
 import importlib
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -34,7 +33,7 @@ PACKAGES = {
 }  # fmt: skip
 """What the simulator needs, and the least version of each, as pyproject.toml has them."""
 EXTRAS = (
-    ("torch", "2.4", "model, record, measure, the lab, and training with binsgdm", INSTALL_TORCH),
+    ("torch", "2.4", "model, record, measure, and training with binsgdm", INSTALL_TORCH),
     ("numba", "0.60", "binsgdm's fast kernels on a CPU", INSTALL_TORCH),
     ("transformers", "4.48", "models of transformers in simnet model and measure", install("models")),
     ("plotly", "6.0", "report", install("report")),
@@ -100,9 +99,7 @@ def findings() -> Iterator[Finding]:
             yield _package("simulator", name, least, "all commands", install())
         for name, least, needed_for, repair in EXTRAS:
             yield _package("extras", name, least, needed_for, repair)
-        lab = list(_lab())
         yield from asked.result()
-        yield from lab
 
 
 def _page(findings: list[Finding]) -> Page:
@@ -195,31 +192,6 @@ def _probed() -> dict[str, Any]:
     about = parse_json(done.stdout, PROBE)
     assert isinstance(about, dict)
     return about
-
-
-def _lab() -> Iterator[Finding]:
-    from simnet.validation.lab import machine
-
-    needed_for = "simnet lab"
-    try:
-        machine.check()
-    except SimnetError as error:
-        yield Finding("lab", "Linux, root, tools", "", needed_for, str(error).removeprefix("lab: "))
-        return
-    yield Finding("lab", "Linux, root, tools", "yes", needed_for)
-    yield _namespaces(needed_for)
-
-
-def _namespaces(needed_for: str) -> Finding:
-    """Try to make a network namespace, which ends with the process that makes it."""
-    unshare = shutil.which("unshare")
-    if unshare is None:
-        return Finding("lab", "network namespaces", "", needed_for, "'unshare': not on the PATH; install util-linux")
-    done = subprocess.run([unshare, "--net", "true"], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return Finding("lab", "network namespaces", "yes", needed_for)
-    repair = "forbidden here; run on the host, or in a container started with --privileged"
-    return Finding("lab", "network namespaces", "", needed_for, repair)
 
 
 @options.command(

@@ -35,8 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "Say what works here, and what is missing for what.",
     },
 }
-DEVELOPMENT = {"lab": "Run a program on virtual nodes of this machine, at a set bandwidth."}
-COMMANDS = {name: about for group in (*GROUPS.values(), DEVELOPMENT) for name, about in group.items()}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
 FORMER = {
     "crossover": ("sweep.crossover", "sweep --break-even KEY"),
     "time-to-target": ("time_to_target", "advise --time-to-target CURVES"),
@@ -50,6 +49,8 @@ FORMER = {
     "completion": ("doctor.completion", "doctor --completion SHELL"),
 }
 """Commands that --help leaves out: where each stands, and the visible one that does the same."""
+MOVED = {"lab": " It is python -m evidence.lab in a checkout."}
+"""Commands that are no longer part of simnet, and where they are."""
 GARBAGE_AFTER = 50_000
 """How many more objects there are before Python looks for garbage among the new ones."""
 INTERRUPTED = 130
@@ -66,7 +67,29 @@ class Failure(click.ClickException):
         refuse(self.message)
 
 
-class LazyGroup(options.CommandGroup):
+class ReportingGroup(options.CommandGroup):
+    """A group that reports a mistake of the user in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a mistake of the user becomes one line and exit code 2."""
+        try:
+            with files.watch_inputs():
+                return super().invoke(ctx)
+        except SimnetError as error:
+            raise Failure(str(error)) from error
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            at = error.ctx or ctx
+            raise Failure(
+                f"{error.format_message()}{_longer_option(error, at)} See: {at.command_path} --help"
+            ) from error
+        except KeyboardInterrupt:
+            tell(INTERRUPTION)
+            ctx.exit(INTERRUPTED)
+
+
+class LazyGroup(ReportingGroup):
     """A group whose commands are the objects `command` of modules in this package."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -94,7 +117,8 @@ class LazyGroup(options.CommandGroup):
         """Find the command that the arguments name."""
         known = {*COMMANDS, *FORMER}
         if args and args[0] not in known and not args[0].startswith("-"):
-            raise SimnetError(f"{args[0]!r}: unknown command.{did_you_mean(args[0], known)}")
+            way = MOVED.get(args[0]) or did_you_mean(args[0], known)
+            raise SimnetError(f"{args[0]!r}: unknown command.{way}")
         return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -106,29 +130,11 @@ class LazyGroup(options.CommandGroup):
         """List the commands without importing them."""
         shown = {**GROUPS}
         if options.ALL in ctx.meta:
-            shown |= {"Development": DEVELOPMENT, "Former names": {name: now for name, (_, now) in FORMER.items()}}
+            shown["Former names"] = {name: now for name, (_, now) in FORMER.items()}
         width = max(len(name) for group in shown.values() for name in group)
         for title, group in shown.items():
             with formatter.section(title):
                 formatter.write_dl([(name.ljust(width), about) for name, about in group.items()])
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a mistake of the user becomes one line and exit code 2."""
-        try:
-            with files.watch_inputs():
-                return super().invoke(ctx)
-        except SimnetError as error:
-            raise Failure(str(error)) from error
-        except click.exceptions.NoArgsIsHelpError:
-            raise
-        except click.UsageError as error:
-            at = error.ctx or ctx
-            raise Failure(
-                f"{error.format_message()}{_longer_option(error, at)} See: {at.command_path} --help"
-            ) from error
-        except KeyboardInterrupt:
-            tell(INTERRUPTION)
-            ctx.exit(INTERRUPTED)
 
 
 def _longer_option(error: click.UsageError, ctx: click.Context) -> str:
@@ -168,14 +174,14 @@ def cli() -> None:
     """Run `simnet`."""
 
 
-def main(args: Sequence[str] | None = None) -> None:
-    """Run the command line and exit."""
+def main(args: Sequence[str] | None = None, group: click.Group | None = None, name: str = "simnet") -> None:
+    """Run the command line, or that of another group, and exit."""
     # Most of what a command makes stays until it ends: a search for garbage finds little, and at the end costs most.
     is_alone = args is None
     if is_alone:
         gc.set_threshold(GARBAGE_AFTER)
     try:
-        sys.exit(cli(args=args, prog_name="simnet", standalone_mode=False))
+        sys.exit((group or cli)(args=args, prog_name=name, standalone_mode=False))
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

@@ -13,21 +13,17 @@ from simnet.cli.output import check_file, emit
 from simnet.cli.settings import add_draws, read_settings
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
-from simnet.report.progress_bar import progress, watched
+from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
-
-SWEEP, CAMPAIGN = "a sweep", "a campaign"
-CAMPAIGN_DRAWS = 20
-"""Bootstrap fits for the intervals of a campaign; more take a minute."""
 
 
 @options.command(
     "report",
     help="Write what RESULTS show, or the answer to SCENARIO and what is around it, as one HTML file.\n\n"
-    "RESULTS is the folder or the results.json that simnet sweep -o has written, the JSON of simnet simulate, or the "
-    "folder of a campaign of simnet lab; SCENARIO the name of a shipped experiment or a file. The page needs no "
+    "RESULTS is the folder or the results.json that simnet sweep -o has written, or the JSON of simnet simulate; "
+    "SCENARIO the name of a shipped experiment or a file. The page needs no "
     "network: verdict with its interval, interactive figures, what else could be used, every assumption with its "
     "source, and how to repeat it.",
     epilog="\b\nExamples:\n  simnet report bert_base_10gbit -o report.html\n"
@@ -83,10 +79,10 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     add_draws(fixed, draws)
     check_file(output)
     commands: list[str] = []
-    if (what := _results_in(Path(source))) is not None:
+    if _is_sweep(Path(source)):
         if fixed or measurements or systems is not None:
-            raise SimnetError(f"{source}: results of {what}: -o alone has an effect; drop the other options")
-        contents = _of_campaign(Path(source)) if what == CAMPAIGN else _of_sweep(Path(source))
+            raise SimnetError(f"{source}: results of a sweep: -o alone has an effect; drop the other options")
+        contents = _of_sweep(Path(source))
     else:
         experiment_of(source, fixed, None, needs_strategy=False).at({})
         check_file(output)  # again, now that it is known which files the scenario is made of
@@ -97,17 +93,16 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     tell(f"wrote {output} in {time.perf_counter() - start_s:.1f} s")
 
 
-def _results_in(source: Path) -> str | None:
-    """Return what has left results in a folder or a file; None of a scenario, or of a run, which is one point."""
+def _is_sweep(source: Path) -> bool:
+    """Return whether a folder or a file has results of many points; not a scenario, nor a run, which is one point."""
     from simnet.analysis import results_file
-    from simnet.cli.lab import CAMPAIGN as CAMPAIGN_FILE
     from simnet.core import files
 
     if source.is_dir():
-        return CAMPAIGN if (source / CAMPAIGN_FILE).exists() else SWEEP
+        return True
     if source.suffix != ".json" or not source.is_file():
-        return None
-    return SWEEP if b'"points"' in files.read_bytes(source, results_file.MAX_BYTES) else None
+        return False
+    return b'"points"' in files.read_bytes(source, results_file.MAX_BYTES)
 
 
 def _of_sweep(source: Path) -> "Contents":
@@ -117,28 +112,16 @@ def _of_sweep(source: Path) -> "Contents":
     return of_sweep(results_file.read(source))
 
 
-def _of_campaign(source: Path) -> "Contents":
-    from simnet.cli.lab import CAMPAIGN as CAMPAIGN_FILE
-    from simnet.report.contents import of_measurements
-    from simnet.report.measured_steps import proof_text
-    from simnet.validation import campaign_prediction
-    from simnet.validation.lab import campaign as campaigns
-
-    predicted = campaign_prediction.evaluate(campaigns.load(source / CAMPAIGN_FILE), source, CAMPAIGN_DRAWS, watched)
-    proofs = [f"{layout.text()}, {proof_text(proof)}" for layout, proof in predicted.proofs]
-    return of_measurements(f"Training steps of {source.name}, predicted and measured", predicted.points, proofs)
-
-
 def _of_scenario(
     source: str, fixed: dict[str, object], paths: tuple[Path, ...], systems: list[str] | None, jobs: int | None
 ) -> "Contents":
     from simnet.analysis import results_file
-    from simnet.analysis.workers import look_rarely_for_circles, num_cores
+    from simnet.analysis.workers import num_cores, raise_gc_threshold
     from simnet.api.measurements import validate
     from simnet.api.questions import experiment_of
     from simnet.report import contents
 
-    look_rarely_for_circles()
+    raise_gc_threshold()
     scenario = experiment_of(source, fixed, None, jobs=jobs or num_cores()).at({})
     measured = options.asked(validate)(source, paths, settings=fixed).comparisons if paths else ()
     known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))

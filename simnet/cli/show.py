@@ -13,8 +13,7 @@ from simnet.cluster.hardware import Calibration
 from simnet.core import files
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.engine.axes import POINTS
-from simnet.engine.raw_scenario import PART_TYPES, check_part
-from simnet.engine.scenario import load_experiment
+from simnet.engine.scenario import PART_TYPES, check_part, load_experiment
 from simnet.strategies import step_file
 from simnet.strategies.base import check_calibration
 

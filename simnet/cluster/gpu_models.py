@@ -43,13 +43,13 @@ class GpuModel(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 def find(name: str) -> GpuModel:
     """Return the GPU of a name."""
-    found = known(full_gpu_name(name))
-    if found is None:
+    gpu = known(full_gpu_name(name))
+    if gpu is None:
         known_names = files.names("gpus")
-        longer = [one for one in known_names if name and one.lower().startswith(name.lower())]
+        longer = [gpu_name for gpu_name in known_names if name and gpu_name.lower().startswith(name.lower())]
         hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else did_you_mean(name, known_names)
         raise SimnetError(f"{name!r}: unknown GPU.{hint}")
-    return found
+    return gpu
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
-from msgspec import Meta, Struct, field, structs
+from msgspec import Meta, Struct, field
+from msgspec.structs import force_setattr, replace
 
 from simnet.cluster import network_costs
 from simnet.cluster.kernel_times import HostCost, KernelTime
@@ -223,8 +224,8 @@ class SlowNode(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
 
     def link_factor(self, link: LinkId, time_s: float) -> float:  # noqa: ARG002
         """Return the slowdown of the node's NICs."""
-        is_mine = link.kind in ("nic_tx", "nic_rx") and link.place == self.node
-        return self.nic_slowdown if is_mine else 1.0
+        is_of_node = link.kind in ("nic_tx", "nic_rx") and link.place == self.node
+        return self.nic_slowdown if is_of_node else 1.0
 
 
 class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -259,7 +260,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
     faults: tuple[AnyFault, ...] = ()
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if self.world_size > MAX_RANKS:
             raise ValueError(f"num_nodes: {self.num_nodes} x {self.ranks_per_node} ranks: at most {MAX_RANKS} ranks")
         for key, faults in (("slow_nodes", self.slow_nodes), ("faults", self.faults)):
@@ -416,7 +417,7 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     fitted_to: tuple[FittedTo, ...] = ()
 
     def __post_init__(self) -> None:
-        structs.force_setattr(self, "gpu", full_gpu_name(self.gpu))
+        force_setattr(self, "gpu", full_gpu_name(self.gpu))
         check_intervals(self.intervals)
         if self.host_pause_s > 1:
             raise ValueError(f"host_pause: {self.host_pause_s.text()!r}: must be at most 1 s; a slow rank is a fault")
@@ -434,24 +435,24 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def library_of(self, strategy: str) -> LibraryCosts | None:
         """Return the library that carries a strategy's exchange; None: the one that the plain costs are of."""
-        return next((one for one in self.libraries.values() if strategy in one.carries), None)
+        return next((library for library in self.libraries.values() if strategy in library.carries), None)
 
     def at_nodes(self, num_nodes: int) -> "Calibration":
         """Return the calibration of clusters of so many nodes, in which plain costs have taken the place of points."""
-        libraries = {name: one.at_nodes(num_nodes) for name, one in self.libraries.items()}
-        found = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
+        libraries = {name: library.at_nodes(num_nodes) for name, library in self.libraries.items()}
+        calibration = self._with_costs(network_costs.costs_at(self.by_nodes, num_nodes)) if self.by_nodes else self
         if self.by_nodes:
-            found = structs.replace(found, intervals=found.intervals | self._wider(found, num_nodes))
-        return structs.replace(found, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else found
+            calibration = replace(calibration, intervals=calibration.intervals | self._wider(calibration, num_nodes))
+        return replace(calibration, by_nodes=(), libraries=libraries) if self.by_nodes or libraries else calibration
 
-    def _wider(self, found: "Calibration", num_nodes: int) -> Intervals:
+    def _wider(self, calibration: "Calibration", num_nodes: int) -> Intervals:
         """Return the intervals of costs that no point holds, but that were measured on the nodes of the points."""
-        intervals = {key: one for key, one in found.intervals.items() if key == NCCL_BANDWIDTH}
+        intervals = {key: interval for key, interval in calibration.intervals.items() if key == NCCL_BANDWIDTH}
         has_latency = any(point.alpha_s is not None for point in self.by_nodes)
-        if found.inter_node.alpha_s is not None and not has_latency:
-            intervals[LATENCY] = found.intervals.get(LATENCY, (1.0, 1.0))
-        wider = {key: network_costs.widened(one, self.by_nodes, num_nodes) for key, one in intervals.items()}
-        return {key: one for key, one in wider.items() if one != (1.0, 1.0)}
+        if calibration.inter_node.alpha_s is not None and not has_latency:
+            intervals[LATENCY] = calibration.intervals.get(LATENCY, (1.0, 1.0))
+        wider = {key: network_costs.widened(interval, self.by_nodes, num_nodes) for key, interval in intervals.items()}
+        return {key: interval for key, interval in wider.items() if interval != (1.0, 1.0)}
 
     def nccl_spread(self, cluster: Cluster) -> Intervals:
         """Return how far NCCL's times may be off because its costs are of another cluster, by band; empty if not.
@@ -481,14 +482,14 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self if library is None else self._with_costs(network_costs.own_costs(library))
 
     def _with_costs(self, costs: Iterable[Cost]) -> "Calibration":
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         link: dict[str, Any] = {}
         intervals = dict(self.intervals)
         for cost in costs:
             known = network_costs.KEYS[cost.key]
-            (link if known.key.startswith("inter_node.") else found)[known.name] = cost.value
+            (link if known.key.startswith("inter_node.") else values)[known.name] = cost.value
             # An interval belongs to the value that was measured with it.
             intervals.pop(known.key, None)
             if cost.interval is not None:
                 intervals[known.key] = cost.interval
-        return structs.replace(self, **found, inter_node=structs.replace(self.inter_node, **link), intervals=intervals)
+        return replace(self, **values, inter_node=replace(self.inter_node, **link), intervals=intervals)

@@ -92,8 +92,8 @@ class NcclCosts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def factor(self, message_bytes: float) -> float:
         """Return the factor on the time of a message."""
-        found: float = getattr(self, band(message_bytes))
-        return found
+        factor: float = getattr(self, band(message_bytes))
+        return factor
 
     def holds_for(self, num_nodes: int) -> bool:
         """Tell whether an all-reduce over so many nodes was measured, or one that says enough of it."""

@@ -101,8 +101,8 @@ def rates(costs: NcclCosts, intra_bytes_per_s: float, inter_bytes_per_s: float) 
 
     What was not measured is at the nominal rate.
     """
-    given = costs.intra_node_efficiency, costs.inter_node_efficiency, costs.nvls_efficiency
-    intra_node, inter_node, nvls = (1.0 if one is None else one for one in given)
+    efficiencies = costs.intra_node_efficiency, costs.inter_node_efficiency, costs.nvls_efficiency
+    intra_node, inter_node, nvls = (1.0 if efficiency is None else efficiency for efficiency in efficiencies)
     return BusBandwidths(
         intra_node * intra_bytes_per_s,
         inter_node * inter_bytes_per_s,
@@ -123,6 +123,7 @@ def seconds(candidate: Candidate, at: BusBandwidths, message_bytes: float, hop_s
 
 def latency_s(candidate: Candidate, at: BusBandwidths, message_bytes: float, hop_s: float) -> float:
     """Return what of the time its bytes do not take [s]."""
+    # In one node nothing crosses, and a latency between nodes adds nothing.
     if not candidate.crossings:
         return candidate.latency_s
     # Between two crossings a chunk passes through a node, in whose time each NIC sends as many bytes.
@@ -153,17 +154,17 @@ def fastest(
     candidates: tuple[Candidate, ...], at: BusBandwidths, message_bytes: float, hop_s: float = 0.0
 ) -> Candidate:
     """Return the fastest of some candidates for a message, the first of equals."""
-    return min(candidates, key=lambda one: seconds(one, at, message_bytes, hop_s))
+    return min(candidates, key=lambda candidate: seconds(candidate, at, message_bytes, hop_s))
 
 
 def candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
     """Return every algorithm in every protocol; trees run only across nodes."""
-    found = [_ring(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS]
+    candidates = [_ring(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS]
     if num_nodes > 1:
-        found += [_tree(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS]
+        candidates += [_tree(costs, protocol, num_nodes, ranks_per_node) for protocol in PROTOCOLS]
     if num_nodes > 1 and has_nvls(costs, ranks_per_node):
-        found.append(_nvls_tree(costs, num_nodes))
-    return tuple(one for one in found if costs.allows(one.algorithm, one.protocol))
+        candidates.append(_nvls_tree(costs, num_nodes))
+    return tuple(candidate for candidate in candidates if costs.allows(candidate.algorithm, candidate.protocol))
 
 
 def has_nvls(costs: NcclCosts, ranks_per_node: int) -> bool:
@@ -189,7 +190,9 @@ def gather_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> 
 def broadcast_candidates(costs: NcclCosts, num_nodes: int, ranks_per_node: int) -> tuple[Candidate, ...]:
     """Return the ring of a broadcast or reduce in every protocol: the hops of an all-gather, S bytes on every link."""
     ranks = num_nodes * ranks_per_node
-    return tuple(_of_whole_message(one, ranks) for one in gather_candidates(costs, num_nodes, ranks_per_node))
+    return tuple(
+        _of_whole_message(candidate, ranks) for candidate in gather_candidates(costs, num_nodes, ranks_per_node)
+    )
 
 
 def candidate(  # noqa: PLR0913, PLR0917 - what names one
@@ -200,8 +203,8 @@ def candidate(  # noqa: PLR0913, PLR0917 - what names one
         return _nvls_tree(costs, num_nodes)
     if collective == "all_reduce":
         return (_tree if algorithm == "tree" else _ring)(costs, protocol, num_nodes, ranks_per_node)
-    found = _ring(costs, protocol, num_nodes, ranks_per_node, ways=1)
-    return _of_whole_message(found, num_nodes * ranks_per_node) if collective in {"broadcast", "reduce"} else found
+    ring = _ring(costs, protocol, num_nodes, ranks_per_node, ways=1)
+    return _of_whole_message(ring, num_nodes * ranks_per_node) if collective in {"broadcast", "reduce"} else ring
 
 
 def _of_whole_message(gather: Candidate, ranks: int) -> Candidate:
@@ -227,6 +230,7 @@ def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: 
     """Return a ring in one protocol; an all-reduce goes round in two ways, reducing and then gathering."""
     ranks = num_nodes * ranks_per_node
     intra_s, inter_s = RING_HOP_S[protocol]
+    # Fitted, unlike the hops of the other protocols inside a node.
     if protocol == "LL":
         intra_s = costs.ll_hop_s
     crossings = ways * (num_nodes - 1)

@@ -10,7 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field, structs
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from simnet.core.bounded_types import MAX_SPREAD, Count, Fraction, Intervals
 from simnet.core.units import Duration, Size
@@ -141,14 +142,14 @@ class LibraryCosts(NetworkCosts, frozen=True, kw_only=True, forbid_unknown_field
         known = {key: interval for key, interval in self.intervals.items() if key not in costs}
         intervals = known | {key: cost.interval for key, cost in costs.items() if cost.interval is not None}
         values: dict[str, Any] = {KEYS[key].name: cost.value for key, cost in costs.items()}
-        return structs.replace(self, **values, intervals=intervals, by_nodes=())
+        return replace(self, **values, intervals=intervals, by_nodes=())
 
 
-def own_costs(given: NetworkCosts) -> Iterator[Cost]:
+def own_costs(costs: NetworkCosts) -> Iterator[Cost]:
     """Yield the costs that are given."""
     for key, known in KEYS.items():
-        if getattr(given, known.name) is not None:
-            yield Cost(key, getattr(given, known.name), given.intervals.get(key))
+        if getattr(costs, known.name) is not None:
+            yield Cost(key, getattr(costs, known.name), costs.intervals.get(key))
 
 
 def costs_at(points: Sequence[NodesPoint], num_nodes: int) -> Iterator[Cost]:

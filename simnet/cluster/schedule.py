@@ -56,6 +56,7 @@ class Group(NamedTuple):
     @property
     def members_per_node(self) -> int:
         """Ranks of one group in one node, at least 1."""
+        # A stride beyond a node leaves one member in each.
         return max(1, min(self.size, self.ranks_per_node // self.stride))
 
     @property

@@ -59,12 +59,13 @@ class Level(NamedTuple):
             send_bytes: of one send [B].
             is_whole: whether no window holds for it.
         """
+        # A message of no bytes still has an efficiency: its logarithm must exist.
         size = max(send_bytes, 1e-9)
-        found = self.curve[0][1] if len(self.curve) == 1 else network_costs.interpolate(self.curve, size)
+        fraction = self.curve[0][1] if len(self.curve) == 1 else network_costs.interpolate(self.curve, size)
         if self.window_bytes is None or is_whole:
-            return found
+            return fraction
         window = least(self.window_bytes, size)
-        return found * least(1.0, window / (self.waited_bytes * found + HIDDEN * window))
+        return fraction * least(1.0, window / (self.waited_bytes * fraction + HIDDEN * window))
 
 
 class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -174,11 +175,13 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
             nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
             nominal /= _factor(fault, "link_factor", link, time_s)
+        # A limit holds whatever the rate: it is no factor, and the lowest of several counts.
         limits = (_answered(fault, "link_limit", LEAST_BYTES_PER_S, math.inf, link, time_s) for fault in self.faults)
         return min(nominal, *limits) if self.faults else nominal
 
     def added_latency_s(self, links: Iterable[LinkId], time_s: float) -> float:
         """Return what faults add to the latency of a send over these links at a time [s]."""
+        # Asked for every send of the exact executor.
         if not self.faults:
             return 0.0
         return sum(
@@ -204,8 +207,11 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         Raises:
             SimnetError: a fault, which may be foreign code, gives no later time.
         """
+        # Strictly later: a fault that gives the same time again would stop the clock.
         later = math.nextafter(after_s, math.inf)
-        return min((_answered(one, "next_change_s", later, math.inf, after_s) for one in self.faults), default=math.inf)
+        return min(
+            (_answered(fault, "next_change_s", later, math.inf, after_s) for fault in self.faults), default=math.inf
+        )
 
     @property
     def adds_latency(self) -> bool:
@@ -231,14 +237,15 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     def slowed_ranks(self) -> dict[int, float]:
         """Return the factor on the time of compute of each rank that some fault slows."""
-        found: dict[int, float] = {}
+        factors: dict[int, float] = {}
         for fault in self.faults:
+            # Most faults say nothing of compute, and a million ranks need not be asked.
             if _says(fault, "compute_factor"):
                 for rank in self.places_of("port_tx", self.nodes_of(fault)):
                     factor = _factor(fault, "compute_factor", *divmod(rank, self.ranks_per_node))
                     if factor != 1.0:
-                        found[rank] = found.get(rank, 1.0) * factor
-        return {rank: found[rank] for rank in sorted(found) if found[rank] != 1.0}
+                        factors[rank] = factors.get(rank, 1.0) * factor
+        return {rank: factors[rank] for rank in sorted(factors) if factors[rank] != 1.0}
 
     def compute_factor(self, rank: int) -> float:
         """Return the factor on the time of compute on a rank."""
@@ -253,8 +260,8 @@ def lanes_of(topologies: Sequence[Topology]) -> Topology:
     Raises:
         UnlikeLanesError: they differ in something else.
     """
-    found = stacked(topologies)
-    return found if found is topologies[0] else replace(found, lanes=len(topologies))
+    together = stacked(topologies)
+    return together if together is topologies[0] else replace(together, lanes=len(topologies))
 
 
 def without_faults(topology: Topology) -> Topology:
@@ -273,16 +280,17 @@ def touched(topology: Topology, kind: LinkKind) -> Mapping[int, Topology]:
 
     One of all faults would ask each of them about every link.
     """
-    found: dict[int, list[int]] = {}
+    numbers_of: dict[int, list[int]] = {}
     for number, fault in enumerate(topology.faults):
         if any(_says(fault, which) for which in ("link_factor", "link_limit", "added_latency_s")):
             for place in topology.places_of(kind, topology.nodes_of(fault)):
-                found.setdefault(place, []).append(number)
+                numbers_of.setdefault(place, []).append(number)
     made: dict[tuple[int, ...], Topology] = {}
-    for numbers in map(tuple, found.values()):
+    for numbers in map(tuple, numbers_of.values()):
+        # Places that the same faults touch share a topology, and with it all that is cached by it.
         if numbers not in made:
-            made[numbers] = replace(topology, faults=tuple(topology.faults[one] for one in numbers))
-    return {place: made[tuple(found[place])] for place in sorted(found)}
+            made[numbers] = replace(topology, faults=tuple(topology.faults[number] for number in numbers))
+    return {place: made[tuple(numbers_of[place])] for place in sorted(numbers_of)}
 
 
 def around(topology: Topology, link: LinkId) -> Topology:

@@ -1,7 +1,9 @@
 """The all-reduce algorithms by name, and which of them is fastest for a message, as NCCL's tuner chooses; broadcasts.
 
-NCCL itself is one of them where the calibration holds its costs. Without a name it is the default there, the ring
-elsewhere; "auto" takes what NCCL has, and "any" takes everything.
+NCCL itself is one of them where the calibration holds its costs: a ring, or for an all-reduce a double binary tree, in
+one of three protocols. Its schedules are those of the ring and of the tree; as pipelines they load the same links, and
+`nccl_model` times them. Without a name it is the default there, the ring elsewhere; "auto" takes what NCCL has, and
+"any" takes everything.
 
 Another algorithm is one file that returns a `Schedule`, and one `register`.
 """
@@ -10,11 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from simnet.cluster import nccl_model
 from simnet.cluster.nccl_costs import NcclCosts
-from simnet.cluster.schedule import Group, Schedule, any_of
+from simnet.cluster.schedule import Group, Protocol, Schedule, any_of
 from simnet.cluster.topology import Topology
-from simnet.collectives import broadcast, closed_form, halving_doubling, hierarchical, link_loads, nccl, ring, tree
+from simnet.collectives import broadcast, closed_form, direct, link_loads, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.core.errors import SimnetError, did_you_mean
 
@@ -110,14 +114,15 @@ def choose(name: str | None, topology: Topology, message_bytes: float) -> Schedu
     """
     name = name or default_name(topology.nccl, topology.num_nodes, fitted_with=topology.all_reduce)
     if name in (AUTO, ANY):
+        # Each lane has links of its own, and maybe another fastest algorithm: all stand for it until times are known.
         if topology.lanes:
             return any_of(_candidates(topology, message_bytes, name == ANY))
         return _fastest_of_all(topology, message_bytes, name == ANY)
     algorithm, world = _KNOWN[name], topology.group("world")
     if algorithm.needs_nccl:
-        return nccl.choose(topology, _nccl_costs(topology), message_bytes)
+        return choose_nccl(topology, _nccl_costs(topology), message_bytes)
     if not algorithm.fits(world):
-        others = [f"{one.name!r}" for one in every() if _exists(one, topology)]
+        others = [f"{other.name!r}" for other in every() if _exists(other, topology)]
         raise SimnetError(
             f"strategy.algorithm: {name!r}: needs {algorithm.rule}, not {topology.num_nodes} nodes of "
             f"{topology.ranks_per_node} ranks; choose {', '.join(others)} or 'auto'"
@@ -130,12 +135,13 @@ def choose_on(name: str | None, topology: Topology, message_bytes: float, group:
 
     Where a group is a part of a node, or whole nodes, NCCL's costs hold for it as for a cluster of this size.
     """
+    # All ranks are what NCCL's costs were fitted to.
     if group == topology.group("world"):
         return choose(name, topology, message_bytes)
     costs, is_whole = topology.nccl, group.nodes == 1 or group.members_per_node == topology.ranks_per_node
     name = name or default_name(costs, group.nodes, fitted_with=topology.all_reduce)
     if name in (NCCL, AUTO, ANY) and is_whole and costs is not None and costs.holds_for(group.nodes):
-        return nccl.choose(topology, costs, message_bytes, group)
+        return choose_nccl(topology, costs, message_bytes, group)
     return choose_side_by_side(name, topology, message_bytes, group)
 
 
@@ -147,10 +153,10 @@ def choose_side_by_side(name: str | None, topology: Topology, message_bytes: flo
     """
     algorithm = _KNOWN.get(name or PLAIN)
     if algorithm is None or algorithm.needs_nccl or not algorithm.fits(group):
-        found = tuple(schedule for one in COARSE for schedule in _variants(_KNOWN[one], group))
+        schedules = tuple(schedule for coarse in COARSE for schedule in _variants(_KNOWN[coarse], group))
     else:
-        found = _variants(algorithm, group)
-    return _fastest(found, topology, message_bytes)
+        schedules = _variants(algorithm, group)
+    return _fastest(schedules, topology, message_bytes)
 
 
 def choose_broadcast(
@@ -164,7 +170,7 @@ def choose_broadcast(
 
     The pipeline is NCCL's where the calibration holds its costs for as many nodes.
     """
-    of_nccl = nccl.choose_broadcast(topology, group, message_bytes, way) if name != "tree" else None
+    of_nccl = _nccl_broadcast(topology, group, message_bytes, way) if name != "tree" else None
     if of_nccl is not None:
         return of_nccl
     pipelines = () if name == "tree" else tuple(broadcast.pipeline(group, chunks, way) for chunks in broadcast.CHUNKS)
@@ -193,13 +199,13 @@ def _exists(algorithm: Algorithm, topology: Topology) -> bool:
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
     """Return the schedules of an algorithm, which may be foreign code."""
     try:
-        found = tuple(algorithm.variants(group))
-        is_right = all(one.collective == "all_reduce" and one.group == group for one in found)
+        schedules = tuple(algorithm.variants(group))
+        is_right = all(schedule.collective == "all_reduce" and schedule.group == group for schedule in schedules)
     except Exception as error:
         raise SimnetError(f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; fix it") from error
-    if not found or not is_right:
+    if not schedules or not is_right:
         raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the given group")
-    return found
+    return schedules
 
 
 @lru_cache(maxsize=65_536)
@@ -209,22 +215,30 @@ def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: 
 
 def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> tuple[Schedule, ...]:
     world = topology.group("world")
-    fitting = [one for one in every() if (one.is_tuned_over or also_beyond_nccl) and _exists(one, topology)]
-    if any(one.needs_nccl for one in fitting):
-        fitting = [one for one in fitting if one.name not in COARSE]
-    found = (
-        (nccl.choose(topology, _nccl_costs(topology), message_bytes),) if one.needs_nccl else _variants(one, world)
-        for one in fitting
+    fitting = [
+        algorithm
+        for algorithm in every()
+        if (algorithm.is_tuned_over or also_beyond_nccl) and _exists(algorithm, topology)
+    ]
+    # NCCL's own ring and tree in its own time; the same by links alone would be faster than NCCL is.
+    if any(algorithm.needs_nccl for algorithm in fitting):
+        fitting = [algorithm for algorithm in fitting if algorithm.name not in COARSE]
+    variants = (
+        (choose_nccl(topology, _nccl_costs(topology), message_bytes),)
+        if algorithm.needs_nccl
+        else _variants(algorithm, world)
+        for algorithm in fitting
     )
-    return tuple(schedule for schedules in found for schedule in schedules)
+    return tuple(schedule for schedules in variants for schedule in schedules)
 
 
 def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes: float) -> Schedule:
     """Return the fastest, the first of equals; one whose latencies alone take longer is not counted at all."""
     if len(schedules) == 1 or topology.lanes:
         return any_of(schedules)
-    least = sorted((link_loads.lower_bound_s(topology, one), number) for number, one in enumerate(schedules))
+    least = sorted((link_loads.lower_bound_s(topology, schedule), number) for number, schedule in enumerate(schedules))
     best_s, best = float("inf"), len(schedules)
+    # In the order of their bounds: once one bound exceeds the best time, so do all that follow.
     for least_s, number in least:
         if least_s > best_s:
             break
@@ -232,9 +246,118 @@ def _fastest(schedules: tuple[Schedule, ...], topology: Topology, message_bytes:
     return schedules[best]
 
 
+def choose_nccl(topology: Topology, costs: NcclCosts, message_bytes: float, group: Group | None = None) -> Schedule:
+    """Return the fastest all-reduce of a group, by default all ranks, for a message by the closed form alone."""
+    group = group or topology.group("world")
+    if topology.lanes:
+        return any_of(nccl_variants(group, costs))
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.known_candidates, group, message_bytes)
+    return nccl_all_reduce(group, fastest.algorithm, fastest.protocol)
+
+
+def nccl_variants(group: Group, costs: NcclCosts | None = None) -> tuple[Schedule, ...]:
+    """Return every algorithm in every protocol; trees run only across nodes, through NVSwitches where the costs say."""
+    names: tuple[nccl_model.Algorithm, ...] = ("ring", "tree") if group.nodes > 1 else ("ring",)
+    schedules = tuple(
+        nccl_all_reduce(group, algorithm, protocol) for algorithm in names for protocol in nccl_model.PROTOCOLS
+    )
+    if costs is None:
+        return schedules
+    if group.nodes > 1 and nccl_model.has_nvls(costs, group.members_per_node):
+        schedules = (*schedules, nccl_all_reduce(group, "nvls_tree", "Simple"))
+    return tuple(
+        schedule for schedule in schedules if schedule.protocol and costs.allows(schedule.algorithm, schedule.protocol)
+    )
+
+
+@lru_cache(maxsize=16_384)
+def nccl_all_reduce(group: Group, algorithm: nccl_model.Algorithm, protocol: Protocol) -> Schedule:
+    """Return an all-reduce by an algorithm in a protocol.
+
+    In a tree every rank is the head of a chain through its node for its slice of the message, as NCCL gives each
+    channel another head: a reduce-scatter in the node, and the trees between the nodes' heads.
+    """
+    if algorithm == "ring":
+        return replace(ring.all_reduce(group), protocol=protocol)
+    # As one stream the tree has no rounds that wait for their busiest node: the folded time is the time itself.
+    return replace(tree.all_reduce(group), algorithm=algorithm, protocol=protocol, folded_is_upper_bound=False)
+
+
+def choose_all_gather(topology: Topology, group: Group, message_bytes: float) -> Schedule:
+    """Return the all-gather of a message to which each rank of a group adds 1/n.
+
+    It is NCCL's ring in its fastest protocol where the calibration holds its costs for as many nodes, else a plain one.
+    """
+    return _half_ring(topology, ring.all_gather(group), message_bytes)
+
+
+def choose_reduce_scatter(topology: Topology, group: Group, message_bytes: float) -> Schedule:
+    """Return the reduce-scatter of a message of each rank: the other half of the ring, at the same costs."""
+    return _half_ring(topology, ring.reduce_scatter(group), message_bytes)
+
+
+def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Schedule:
+    # A half of the ring is what NCCL's gathers are: the costs that were fitted to all-reduces hold for its hops and
+    # bytes.
+    costs, group = topology.nccl, half.group
+    if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
+        return half
+    if topology.lanes:
+        return any_of(
+            [_in_protocol(half, protocol) for protocol in nccl_model.PROTOCOLS if costs.allows("ring", protocol)]
+        )
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.gather_candidates, group, message_bytes)
+    return _in_protocol(half, fastest.protocol)
+
+
+def _nccl_broadcast(topology: Topology, group: Group, message_bytes: float, way: broadcast.Way) -> Schedule | None:
+    """Return a broadcast or reduce through the ring in its fastest protocol; None without costs for these nodes."""
+    costs, passed_on = topology.nccl, broadcast.pipeline(group, 1, way)
+    if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
+        return None
+    if topology.lanes:
+        return any_of(
+            [
+                _counted_in_full(passed_on, protocol)
+                for protocol in nccl_model.PROTOCOLS
+                if costs.allows("ring", protocol)
+            ]
+        )
+    fastest = _fastest_in_nccl(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
+    return _counted_in_full(passed_on, fastest.protocol)
+
+
+def _fastest_in_nccl(
+    topology: Topology,
+    costs: NcclCosts,
+    candidates: Callable[[NcclCosts, int, int], tuple[nccl_model.Candidate, ...]],
+    group: Group,
+    message_bytes: float,
+) -> nccl_model.Candidate:
+    return nccl_model.fastest(
+        candidates(costs, group.nodes, group.members_per_node),
+        nccl_model.rates(costs, topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s),
+        message_bytes * link_loads.rails_per_node(group),
+        topology.nccl_added_s,
+    )
+
+
+@lru_cache(maxsize=16_384)
+def _counted_in_full(schedule: Schedule, protocol: Protocol) -> Schedule:
+    """Return a pipeline whose chunks are counted over all repetitions, since they are one stream on the links."""
+    rounds = tuple(replace(round_, distinct_loads=None) for round_ in schedule.rounds)
+    return replace(schedule, algorithm="ring", protocol=protocol, rounds=rounds)
+
+
+@lru_cache(maxsize=16_384)
+def _in_protocol(schedule: Schedule, protocol: Protocol) -> Schedule:
+    return replace(schedule, protocol=protocol)
+
+
 def _tree_s(shape: Shape, message_bytes: float) -> float | None:
     """Return the closed form of the best tree, known for at least 4 nodes that are a power of two."""
     nodes = shape.num_nodes
+    # Elsewhere branches differ in length, and no closed form is known.
     if nodes < 4 or nodes & (nodes - 1):
         return None
     return min(closed_form.tree_all_reduce_s(shape, message_bytes, chunks) for chunks in tree.CHUNKS)
@@ -257,7 +380,7 @@ register(
     Algorithm(
         name="hierarchical",
         summary="reduce-scatter in the node, a ring between nodes for each slice, all-gather in the node",
-        variants=lambda group: (hierarchical.all_reduce(group),),
+        variants=lambda group: (ring.hierarchical_all_reduce(group),),
         closed_form_s=closed_form.hierarchical_all_reduce_s,
         is_tuned_over=False,
     )
@@ -274,9 +397,9 @@ register(
     Algorithm(
         name="halving_doubling",
         summary="recursive halving and doubling, nearest ranks first",
-        variants=lambda group: (halving_doubling.all_reduce(group),),
+        variants=lambda group: (direct.halving_doubling_all_reduce(group),),
         closed_form_s=closed_form.halving_doubling_all_reduce_s,
-        fits=halving_doubling.fits,
+        fits=direct.halves,
         rule="powers of two",
         is_tuned_over=False,
     )
@@ -285,7 +408,7 @@ register(
     Algorithm(
         name=NCCL,
         summary="NCCL's ring, double binary tree or NVLSTree in LL, LL128 or Simple, the fastest by the fitted costs",
-        variants=nccl.variants,
+        variants=nccl_variants,
         closed_form_s=lambda _shape, _message_bytes: None,  # its closed form is `nccl_model`, which is fitted
         rule="a calibration with a table `nccl`",
         needs_nccl=True,

@@ -95,8 +95,8 @@ def tree(group: Group, way: Way = "broadcast") -> Schedule:
     others = {1 << power for power in range(group.nodes.bit_length()) if 1 << power < group.nodes}
     busiest = tuple(sorted({0, *others})) if _is_aligned(group) else ()
     ordered = rounds if way == "broadcast" else rounds[::-1]
-    found = _schedule(way, "tree", group, ordered, busiest, 1)
-    return replace(found, folded_is_upper_bound=not (is_level or (way == "broadcast" and not group.is_mixed)))
+    schedule = _schedule(way, "tree", group, ordered, busiest, 1)
+    return replace(schedule, folded_is_upper_bound=not (is_level or (way == "broadcast" and not group.is_mixed)))
 
 
 def _tree_round(group: Group, distance: int, reduce: bool) -> Round:

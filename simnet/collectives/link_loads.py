@@ -3,22 +3,26 @@
 A phase is one `Round` with all its repetitions, or all rounds of a pipeline. The sends inside nodes and the sends
 between nodes of a phase overlap; each of the two takes its latencies plus its bytes over its busiest link, and the
 phase takes the longer time. Chunks are counted once for a schedule (`_Tally`); bytes, efficiencies and rates, which
-sweeps vary, are multiplied in later.
+sweeps vary, are multiplied in later. A pipeline, a schedule with a protocol of NCCL, is one stream on the links: it
+takes its latency, then all its links carry bytes at once, at the pace of the busiest one.
 """
 
+import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from typing import NamedTuple
 
+from simnet.cluster import nccl_model
 from simnet.cluster.hardware import LinkId, LinkKind
-from simnet.cluster.schedule import Round, Schedule
+from simnet.cluster.schedule import Group, Round, Schedule
 from simnet.cluster.topology import Level, Topology, path
-from simnet.collectives import pipelines
-from simnet.collectives.representatives import busiest, representatives
+from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, largest, least, smallest
 
+TX = ("port_tx", "nic_tx", "leaf_up")
+PORTS = ("port_tx", "port_rx")
 UNEVEN = 0.12
 """How far an upper bound may be off, as a part of the time (docs/explanation/network.md)."""
 MOST_FOLLOWED = 2_000_000
@@ -69,8 +73,9 @@ def seconds(topology: Topology, schedule: Schedule, message_bytes: float) -> Num
         schedule: made for this topology's ranks.
         message_bytes: whole message of one group (per rank before a reduction, in all after an all-gather).
     """
+    # In lanes each takes the fastest of what the schedule stands for, as a tuner does on one cluster.
     if schedule.alternatives:
-        return least(*(seconds(topology, one, message_bytes) for one in schedule.alternatives))
+        return least(*(seconds(topology, alternative, message_bytes) for alternative in schedule.alternatives))
     wire_s: Number = 0.0
     for phase in phases(topology, schedule, message_bytes):
         wire_s = wire_s + largest(*[load.duration_s(topology) for load in phase])
@@ -131,7 +136,7 @@ def _hop_latency(topology: Topology, round_: Round, entry: "tuple[_Tally, ...]",
     """
     levels = topology.intra_node, topology.inter_node
     alphas, wires = ([of(level, round_) for level in levels] for of in (topology.alpha_s, topology.wire_alpha_s))
-    if not entry or all(smallest(-one) >= 0 for one in wires):
+    if not entry or all(smallest(-wire_s) >= 0 for wire_s in wires):
         return HopLatency(0.0, *alphas)
     bytes_s: list[Number] = [0.0, 0.0]
     for tally in entry:
@@ -140,8 +145,8 @@ def _hop_latency(topology: Topology, round_: Round, entry: "tuple[_Tally, ...]",
         bytes_s[tally.inter_node] = taken_s / tally.rounds
     rest = [alpha_s - wire_s for alpha_s, wire_s in zip(alphas, wires, strict=True)]
     used = {tally.inter_node for tally in entry}
-    first_s = largest(*(alphas[one] + bytes_s[one] for one in used))
-    later_s = largest(*(rest[one] + largest(wires[one], bytes_s[one]) for one in used))
+    first_s = largest(*(alphas[level] + bytes_s[level] for level in used))
+    later_s = largest(*(rest[level] + largest(wires[level], bytes_s[level]) for level in used))
     waits = [largest(wire_s - sent_s, 0.0) for wire_s, sent_s in zip(wires, bytes_s, strict=True)]
     return HopLatency(first_s - later_s, rest[0] + waits[0], rest[1] + waits[1])
 
@@ -158,7 +163,7 @@ def lower_bound_s(topology: Topology, schedule: Schedule) -> float:
     algorithm whose latencies alone exceed the time of another algorithm need not be counted.
     """
     if schedule.protocol and schedule.rounds:
-        return pipelines.least_latency_s(topology, schedule)
+        return _least_pipeline_latency_s(topology, schedule)
     alphas = topology.intra_node.alpha_s, topology.inter_node.alpha_s
     total_s = launch_s(topology, schedule)
     for round_ in schedule.rounds:
@@ -187,7 +192,7 @@ def host_s(topology: Topology, schedule: Schedule, message_bytes: float) -> Numb
 @lru_cache(maxsize=16_384)
 def _work_of_ranks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[int, int, int], ...]:
     """Return rounds that a rank waits for, sends and chunks sent, of every rank that stands for others."""
-    ranks = representatives(schedule, nodes_per_leaf)
+    ranks = _representatives(schedule, nodes_per_leaf)
     return tuple(dict.fromkeys(_work_of(schedule, rank) for rank in ranks))
 
 
@@ -197,10 +202,10 @@ def _work_of(schedule: Schedule, rank: int) -> tuple[int, int, int]:
         # Where every repetition is alike for the rank, one of them counts for all.
         alike = round_.repeat if round_.same_pairs else 1
         posted = [round_.sends(rank, index) for index in range(0, round_.repeat, alike)]
-        busy = alike * sum(bool(mine) for mine in posted)
+        busy = alike * sum(bool(sends_of_rank) for sends_of_rank in posted)
         rounds += min(busy, 1) if round_.at_once else busy
         sends += alike * sum(map(len, posted))
-        chunks += alike * sum(send.width for mine in posted for send in mine)
+        chunks += alike * sum(send.width for sends_of_rank in posted for send in sends_of_rank)
     return rounds, sends, chunks
 
 
@@ -218,7 +223,7 @@ def _chunks_out_of_node(schedule: Schedule, nodes_per_leaf: int, has_leaves: boo
     if not schedule.rounds:
         return 0.0
     if schedule.protocol:
-        return dict(pipelines.most_chunks(schedule, nodes_per_leaf)).get("nic_tx", 0.0)
+        return dict(_most_chunks(schedule, nodes_per_leaf)).get("nic_tx", 0.0)
     if schedule.collective in ("broadcast", "reduce") and schedule.busiest_nodes:
         return _chunks_out_of_busiest(schedule)
     tallies = (
@@ -233,16 +238,18 @@ def _chunks_out_of_node(schedule: Schedule, nodes_per_leaf: int, has_leaves: boo
 def _chunks_out_of_busiest(schedule: Schedule) -> int:
     """Return the chunks that leave the busiest node: not one node is the busiest of every round of a chain or tree."""
     per_node, sent = schedule.group.ranks_per_node, Counter[int]()
-    for rank in representatives(schedule, schedule.group.num_nodes):
-        posted = (send for one in schedule.rounds for index in range(one.repeat) for send in one.sends(rank, index))
+    for rank in _representatives(schedule, schedule.group.num_nodes):
+        posted = (
+            send for round_ in schedule.rounds for index in range(round_.repeat) for send in round_.sends(rank, index)
+        )
         sent[rank // per_node] += sum(send.width for send in posted if send.dst // per_node != rank // per_node)
     return max(sent.values(), default=0)
 
 
 def _pipeline_phases(topology: Topology, schedule: Schedule, chunk_bytes: float) -> tuple[Phase, ...]:
     """Return the one phase of a pipeline, whose links all carry bytes at once."""
-    cost = pipelines.cost(topology, schedule, chunk_bytes * schedule.num_chunks)
-    wire = {kind: number * chunk_bytes for kind, number in pipelines.most_chunks(schedule, topology.nodes_per_leaf)}
+    cost = pipeline_cost(topology, schedule, chunk_bytes * schedule.num_chunks)
+    wire = {kind: number * chunk_bytes for kind, number in _most_chunks(schedule, topology.nodes_per_leaf)}
     inflated = {kind: size * cost.inflation(kind) for kind, size in wire.items()}
     return ((LevelLoad(cost.latency_s, inflated, wire),),)
 
@@ -270,9 +277,10 @@ class _Tally(NamedTuple):
 Tallies = tuple[tuple[_Tally, ...], ...]
 
 
+# By the shape of the fabric alone: sweeps over rates and latencies count each schedule once.
 @lru_cache(maxsize=16_384)
 def _all_tallies(schedule: Schedule, nodes_per_leaf: int, has_leaves: bool) -> tuple[Tallies, ...]:
-    ranks = tuple(representatives(schedule, nodes_per_leaf))
+    ranks = tuple(_representatives(schedule, nodes_per_leaf))
     return tuple(_tallies(schedule, ranks, round_, nodes_per_leaf, has_leaves) for round_ in schedule.rounds)
 
 
@@ -355,7 +363,7 @@ def _tally_one(
             at_once=round_.at_once,
             inter_node=inter_node,
             chunks_per_send=widths[inter_node],
-            chunks=busiest(counted, every_link=not schedule.nodes_are_symmetric),
+            chunks=_busiest(counted, every_link=not schedule.nodes_are_symmetric),
         )
         for inter_node, counted in loads.items()
         if counted
@@ -370,7 +378,7 @@ def _phase(topology: Topology, round_: Round, entry: tuple[_Tally, ...], chunk_b
 def _level_load(  # noqa: PLR0913, PLR0917 - a round on one level
     topology: Topology, round_: Round, tally: _Tally, entry: tuple[_Tally, ...], chunk_bytes: float, hops: HopLatency
 ) -> LevelLoad:
-    posting_s = topology.posting_s(max(one.posts for one in entry), at_once=tally.at_once)
+    posting_s = topology.posting_s(max(other.posts for other in entry), at_once=tally.at_once)
     return LevelLoad(
         posting_s + hops.fill_s + tally.rounds * (hops.inter_node if tally.inter_node else hops.intra_node),
         _inflated(topology, round_, tally, chunk_bytes),
@@ -391,3 +399,143 @@ def send_efficiency(topology: Topology, level: Level, send_bytes: float, round_:
     # Incast and congestion are of the network between nodes: NVLink and PCIe keep their rate.
     many = topology.all_to_all_efficiency if round_.at_once and level is topology.inter_node else 1.0
     return level.efficiency(send_bytes, is_whole=round_.is_whole) * many
+
+
+class PipelineCost(NamedTuple):
+    """What a schedule with a protocol takes: one latency, and factors on the bytes that it sends over links.
+
+    Attributes:
+        latency_s: what of the time its bytes do not take [s].
+        intra_node: factor on bytes over the ports of ranks, by which the nominal rate gives the real time.
+        inter_node: the same of NICs and uplinks.
+    """
+
+    latency_s: float
+    intra_node: float
+    inter_node: float
+
+    def inflation(self, kind: LinkKind) -> float:
+        """Return the factor of a link."""
+        return self.intra_node if kind in PORTS else self.inter_node
+
+
+def pipeline_cost(topology: Topology, schedule: Schedule, message_bytes: float) -> PipelineCost:
+    """Return what a schedule with a protocol takes of a message, from the costs of NCCL."""
+    costs, group = topology.nccl, schedule.group
+    if costs is None:
+        raise SimnetError(
+            f"{schedule.name}: needs calibration.nccl, which simnet calibrate writes; fit nccl-tests logs"
+        )
+    assert schedule.protocol
+    candidate = nccl_model.candidate(
+        costs, schedule.collective, schedule.algorithm, schedule.protocol, group.nodes, group.members_per_node
+    )
+    most = dict(_most_chunks(schedule, topology.nodes_per_leaf))
+    nominal = topology.intra_node.bytes_per_s, topology.inter_node.bytes_per_s
+    at = nccl_model.rates(costs, *nominal)
+    rails = rails_per_node(group)
+    slower = costs.factor(message_bytes * rails)
+
+    # The closed form says what the busiest link carries as if at full rate; the schedule says what it really carries.
+    def factor(carried: float, kind: LinkKind, efficiency: float) -> float:
+        return slower * carried * schedule.num_chunks / most[kind] / efficiency if kind in most else 1.0
+
+    # Of a message of no bytes all hops count, as its factor does.
+    latency_s = nccl_model.latency_s(candidate, at, message_bytes * rails, topology.nccl_added_s)
+    return PipelineCost(
+        slower * latency_s,
+        factor(candidate.intra_bytes, "port_tx", at.in_node(candidate.limit) / nominal[0]),
+        # The closed form knows one group; the NICs of a node carry what all of its rails send.
+        factor(candidate.inter_bytes * rails, "nic_tx", at.inter_node / nominal[1]),
+    )
+
+
+def _least_pipeline_latency_s(topology: Topology, schedule: Schedule) -> float:
+    """Return what a schedule with a protocol takes at least, whatever its message [s].
+
+    Hops that hide behind bytes take no more time than these: a message of no bytes takes the least.
+    """
+    costs = topology.nccl
+    assert costs is not None
+    plain_s = pipeline_cost(topology, schedule, 0.0).latency_s / costs.below_1_mib
+    return plain_s * least(costs.below_1_mib, costs.below_16_mib, costs.from_16_mib)
+
+
+def added_pipeline_latency_s(schedule: Schedule, added_s: Collection[float]) -> float:
+    """Return what latencies that faults add to the links of a group add to a pipeline on it [s].
+
+    A chunk passes every link of a ring, of an all-reduce twice; in a tree, those between the deepest leaf and the root.
+
+    Args:
+        schedule: the pipeline.
+        added_s: of every link that carries it [s].
+    """
+    nodes = schedule.group.nodes
+    passes = 2 if schedule.collective == "all_reduce" else 1
+    in_a_row = sum(added_s)
+    if schedule.algorithm in {"tree", "nvls_tree"}:
+        in_a_row = min(in_a_row, 2 * math.ceil(math.log2(max(nodes, 2))) * max(added_s, default=0.0))
+    return passes * in_a_row
+
+
+def rails_per_node(group: Group) -> int:
+    """Return how many equal groups run side by side through the NICs of a node."""
+    return group.ranks_per_node // group.members_per_node if group.nodes > 1 else 1
+
+
+def count_chunks(schedule: Schedule, ranks: Iterable[int], nodes_per_leaf: int) -> Counter[LinkId]:
+    """Return the chunks on each link in all rounds together, as these ranks send them."""
+    per_node = schedule.group.ranks_per_node
+    chunks: Counter[LinkId] = Counter()
+    for rank in ranks:
+        for round_ in schedule.rounds:
+            for index, times in round_.distinct_loads or tuple((index, 1) for index in range(round_.repeat)):
+                for send in round_.sends(rank, index):
+                    for link in path(rank, send.dst, per_node, nodes_per_leaf):
+                        chunks[link] += send.width * times
+    return chunks
+
+
+@lru_cache(maxsize=16_384)
+def _most_chunks(schedule: Schedule, nodes_per_leaf: int) -> tuple[tuple[LinkKind, float], ...]:
+    """Return the chunks on the busiest link of each kind in all rounds together."""
+    counted = count_chunks(schedule, _representatives(schedule, nodes_per_leaf), nodes_per_leaf)
+    # Local rank 0 was enumerated for all: NICs and uplinks carry what each local rank sends.
+    rails = schedule.group.ranks_per_node if schedule.rails_are_symmetric else 1
+    most = _busiest(counted, every_link=not schedule.nodes_are_symmetric)
+    return tuple((kind, number if kind in PORTS else number * rails) for kind, number in most)
+
+
+def _busiest(counted: Counter[LinkId], *, every_link: bool) -> tuple[tuple[LinkKind, float], ...]:
+    """Return the most chunks on a link of each kind.
+
+    Where nodes are symmetric, a few ranks stand for all and only what they send counts: what they receive comes from
+    ranks that are not enumerated, and is as much by symmetry. Elsewhere all senders to a busiest NIC are enumerated,
+    so that the receiving side counts, too.
+    """
+    most: dict[LinkKind, float] = {}
+    for (kind, _), number in counted.items():
+        if every_link or kind in TX:
+            most[kind] = max(most.get(kind, 0), number)
+    return tuple(most.items())
+
+
+def _representatives(schedule: Schedule, nodes_per_leaf: int) -> Iterator[int]:
+    """Return the ranks whose sends load a busiest link of each kind."""
+    group = schedule.group
+    # A leaf's uplinks carry what all its nodes send: with several leaves a whole leaf is enumerated.
+    one_leaf = nodes_per_leaf >= group.num_nodes
+    nodes: Iterable[int] = range(group.num_nodes)
+    if schedule.nodes_are_symmetric:
+        nodes = range(1 if one_leaf else _nodes_of_a_period(group, nodes_per_leaf))
+    elif one_leaf and schedule.busiest_nodes:
+        _, first_rail = group.levels()
+        nodes = (first_rail.rank_at(0, position) // group.ranks_per_node for position in schedule.busiest_nodes)
+    rails = 1 if schedule.rails_are_symmetric else group.ranks_per_node
+    return (node * group.ranks_per_node + rail for node in nodes for rail in range(rails))
+
+
+def _nodes_of_a_period(group: Group, nodes_per_leaf: int) -> int:
+    """Return after how many nodes leaves are loaded alike again: groups that end within a leaf do not turn with it."""
+    reached = max(group.size * group.stride // group.ranks_per_node, 1)
+    return nodes_per_leaf if reached == group.num_nodes else math.lcm(reached, nodes_per_leaf)

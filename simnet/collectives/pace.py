@@ -73,6 +73,7 @@ def price(
     Raises:
         UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
     """
+    # Then nothing that happens meanwhile changes what it takes, and a number will do.
     if is_alone and not topology.compute_slows_links:
         return link_loads.seconds(topology, schedule, message_bytes)
     if schedule.alternatives:
@@ -96,6 +97,7 @@ def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> Overla
 def _leg(topology: Topology, load: LevelLoad) -> Leg:
     if not any(load.wire_bytes.values()):
         return Leg(load.latency_s)
+    # Links are filled in proportion: what the most loaded one has left tells what all have.
     most = largest(*load.inflated_bytes.values())
     shares = {kind: size / most for kind, size in load.inflated_bytes.items() if load.wire_bytes[kind]}
     alone, beside = (
@@ -107,6 +109,7 @@ def _leg(topology: Topology, load: LevelLoad) -> Leg:
 
 def _leg_end_s(leg: Leg, begin_s: Number, computing_s: Number) -> Number:
     alone, beside = leg.rates
+    # Until the GPU stops the slower rate holds, for what is left then the other.
     beside_s = largest(computing_s - begin_s, 0.0)
     left = largest(leg.inflated_bytes - beside_s * beside, 0.0) if alone is not _NEVER else 0.0
     return begin_s + least(beside_s, leg.inflated_bytes / beside) + left / alone
@@ -119,6 +122,7 @@ class _LegUnderWay:
 
     def __init__(self, leg: Leg, now: float) -> None:
         self.leg, self.begins_s, self.left, self.rate = leg, now + leg.latency_s, leg.inflated_bytes, 0.0
+        # A wait has no bytes: it ends when its latency has passed.
         self.ends_s = self.begins_s if self.left <= 0 else _NEVER
 
 
@@ -151,11 +155,11 @@ class CollectivesUnderWay:
 
     def next_s(self) -> dict[int, float]:
         """Return when something next happens in each stream that has a collective [s]."""
-        found = {}
+        next_s = {}
         for stream, run in self._runs.items():
-            ahead = [one.ends_s if one.begins_s <= self._now else one.begins_s for one in run.flows]
-            found[stream] = min((then for then in ahead if then > self._now), default=self._now)
-        return found
+            ahead = [flow.ends_s if flow.begins_s <= self._now else flow.begins_s for flow in run.flows]
+            next_s[stream] = min((then for then in ahead if then > self._now), default=self._now)
+        return next_s
 
     def begin(self, stream: int, cost: OverlappedCost, now: float) -> None:
         """Begin a collective in a stream."""
@@ -180,7 +184,8 @@ class CollectivesUnderWay:
 
     def _goes_on(self, run: _Run, now: float) -> bool:
         """Take a collective to the phase that is under way; tell whether there is any."""
-        while all(one.ends_s <= now * (1 + _ROUNDING) for one in run.flows):
+        # Phases without bytes or latency end at once, several of them at one time.
+        while all(flow.ends_s <= now * (1 + _ROUNDING) for flow in run.flows):
             phase = next(run.phases, None)
             if phase is None:
                 if run.until_s <= now * (1 + _ROUNDING):
@@ -191,43 +196,44 @@ class CollectivesUnderWay:
 
     def _pass_until(self, now: float) -> None:
         for run in self._runs.values():
-            for one in run.flows:
-                one.left = max(one.left - one.rate * (now - self._now), 0.0)
+            for flow in run.flows:
+                flow.left = max(flow.left - flow.rate * (now - self._now), 0.0)
         self._now = now
 
     def _set_rates(self) -> None:
         """Give every flow its rate, and the time of its end; one that ends at once leaves its part to the others."""
         while True:
             active = [
-                (one, run.cost.rates)
+                (flow, run.cost.rates)
                 for run in self._runs.values()
-                for one in run.flows
-                if one.begins_s <= self._now < one.ends_s
+                for flow in run.flows
+                if flow.begins_s <= self._now < flow.ends_s
             ]
-            for one, rate in _fair_rates(active, is_computing=self._is_computing):
-                one.rate, one.ends_s = rate, self._now + one.left / rate
-            if all(one.ends_s > self._now for one, _ in active):
+            for flow, rate in _fair_rates(active, is_computing=self._is_computing):
+                flow.rate, flow.ends_s = rate, self._now + flow.left / rate
+            if all(flow.ends_s > self._now for flow, _ in active):
                 return
 
 
 def _fair_rates(active: list[tuple[_LegUnderWay, Rates]], *, is_computing: bool) -> list[tuple[_LegUnderWay, float]]:
     """Raise all rates equally until a link is full, fix the rates of its flows, and go on with the other flows."""
+    # One flow has its links to itself.
     if len(active) == 1:
-        ((one, _),) = active
-        return [(one, one.leg.rates[is_computing])]
-    free = {kind: rates[kind][is_computing] for one, rates in active for kind, _ in one.leg.shares}
-    waiting, found = [one for one, _ in active], []
+        ((flow, _),) = active
+        return [(flow, flow.leg.rates[is_computing])]
+    free = {kind: rates[kind][is_computing] for flow, rates in active for kind, _ in flow.leg.shares}
+    waiting, rated = [flow for flow, _ in active], []
     while waiting:
         weight: dict[LinkKind, float] = {}
-        for one in waiting:
-            for kind, share in one.leg.shares:
+        for flow in waiting:
+            for kind, share in flow.leg.shares:
                 weight[kind] = weight.get(kind, 0.0) + share
         level = min(free[kind] / number for kind, number in weight.items())
         full = {kind for kind, number in weight.items() if free[kind] / number <= level * (1 + _ROUNDING)}
-        fixed = [one for one in waiting if any(kind in full for kind, _ in one.leg.shares)]
-        waiting = [one for one in waiting if one not in fixed]
-        for one in fixed:
-            found.append((one, level))
-            for kind, share in one.leg.shares:
+        fixed = [flow for flow in waiting if any(kind in full for kind, _ in flow.leg.shares)]
+        waiting = [flow for flow in waiting if flow not in fixed]
+        for flow in fixed:
+            rated.append((flow, level))
+            for kind, share in flow.leg.shares:
                 free[kind] = max(free[kind] - level * share, 0.0)
-    return found
+    return rated

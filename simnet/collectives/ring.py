@@ -91,6 +91,31 @@ def all_reduce(group: Group) -> Schedule:
 
 
 @lru_cache(maxsize=16_384)
+def hierarchical_all_reduce(group: Group) -> Schedule:
+    """Return rings at two levels: reduce-scatter in the node, all-reduce of each slice between nodes, all-gather.
+
+    All local ranks run their slice's ring between nodes at once and share the node's NICs, so only 2(N-1)/N of the
+    message leaves a node. Source: the 2D decomposition of Cho et al., "BlueConnect", MLSys 2019.
+    """
+    intra_node, inter_node = group.levels()
+    nodes = inter_node.size
+    slice_of, piece_of = Slices(nodes), Slices(1, intra_node, nodes)
+    return Schedule(
+        collective="all_reduce",
+        algorithm="hierarchical",
+        group=group,
+        num_chunks=intra_node.size * nodes,
+        rounds=(
+            *reduce_scatter_rounds(intra_node, slice_of),
+            *reduce_scatter_rounds(inter_node, piece_of),
+            *all_gather_rounds(inter_node, piece_of),
+            *all_gather_rounds(intra_node, slice_of),
+        ),
+        rails_are_symmetric=True,
+    )
+
+
+@lru_cache(maxsize=16_384)
 def reduce_scatter(group: Group) -> Schedule:
     """Return the ring reduce-scatter; (n-1)/n of the message leaves each rank."""
     return _schedule("reduce_scatter", group, reduce_scatter_rounds(group))
@@ -119,8 +144,8 @@ def hop(group: Group) -> Schedule:
         return _schedule("send_recv", group, ())
     crossing = 1 / group.members_per_node if group.nodes > 1 else None
     inter_node = None if group.is_mixed else group.nodes > 1
-    one = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node, is_whole=True)
-    return replace(_schedule("send_recv", group, (one,)), num_chunks=1)
+    round_ = Round(repeat=1, sends=WholeSends(group), crossing_fraction=crossing, inter_node=inter_node, is_whole=True)
+    return replace(_schedule("send_recv", group, (round_,)), num_chunks=1)
 
 
 def _schedule(collective: CollectiveName, group: Group, rounds: tuple[Round, ...]) -> Schedule:

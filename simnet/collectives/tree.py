@@ -42,15 +42,15 @@ class TreeSends(Struct, frozen=True):
         """Return the sends of a rank in a repetition."""
         inter_node, deepest = self.inter_node, _deepest(self.inter_node.size)
         node, rail = inter_node.position(rank), self.intra_node.position(rank)
-        found: list[Send] = []
+        sends: list[Send] = []
         for tree, (parents, depth, below) in enumerate(_tables(inter_node.size)):
             chunk = index - (deepest - depth[node] if self.up else depth[node])
             if 0 <= chunk < self.num_chunks:
                 # Each rail reduces its own slice, half of it in either tree.
                 number = (rail * 2 + tree) * self.num_chunks + chunk
                 targets = (parents[node],) if self.up else below[node]
-                found += [Send(inter_node.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
-        return tuple(found)
+                sends += [Send(inter_node.rank_at(rank, t), number, 1, self.up) for t in targets if t >= 0]
+        return tuple(sends)
 
 
 @lru_cache(maxsize=16_384)
@@ -149,12 +149,12 @@ def _parent(node: int, nodes: int) -> int:
 
 def depths(parents: Parents) -> tuple[int, ...]:
     """Return the level of each node, 0 at the root."""
-    found: dict[int, int] = {}
+    levels: dict[int, int] = {}
 
     def level(node: int) -> int:
-        if node not in found:
-            found[node] = 0 if parents[node] < 0 else level(parents[node]) + 1
-        return found[node]
+        if node not in levels:
+            levels[node] = 0 if parents[node] < 0 else level(parents[node]) + 1
+        return levels[node]
 
     return tuple(level(node) for node in range(len(parents)))
 

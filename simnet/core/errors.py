@@ -48,7 +48,7 @@ class NotInstalledError(SimnetError):
         self.in_data = in_data
 
 
-def did_you_mean(given: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Suggest the known name nearest to a given one.
 
     Returns:
@@ -56,22 +56,22 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
         that it is not modelled, and what to do instead, where the given name is in `NOT_MODELLED`.
     """
     names = sorted(known)
-    usual = given.lower().replace("-", "_")
+    usual = name.lower().replace("-", "_")
     if OTHER_NAMES.get(usual) in names:
         return f" Did you mean {OTHER_NAMES[usual]!r}?"
     is_known_elsewhere = usual in NOT_MODELLED
-    near = None if is_known_elsewhere else nearest(given, names)
+    near = None if is_known_elsewhere else nearest(name, names)
     if near is not None:
         return f" Did you mean {near!r}?"
     not_yet = f" {NOT_YET}" if is_known_elsewhere else ""
     return f"{not_yet} Known: {', '.join(names)}." if 0 < len(names) <= MAX_LISTED_NAMES else not_yet
 
 
-def nearest(given: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that a given one is a misspelling of; None if there is none."""
     import difflib  # takes a millisecond, which most runs need not spend
 
-    return next(iter(difflib.get_close_matches(given, list(known), n=1, cutoff=MISSPELLING_RATIO)), None)
+    return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=MISSPELLING_RATIO)), None)
 
 
 def install(extra: str = "") -> str:
@@ -95,7 +95,7 @@ def shown(value: object) -> str:
 
 def escaped(text: str) -> str:
     """Return text on one line, characters that cannot be printed as Python writes them in quotes."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def cut(text: str, length: int) -> str:

@@ -75,13 +75,7 @@ def is_path(name: str) -> bool:
 
 
 def locate(kind: str, name: str, directory: Path = Path()) -> Path:
-    """Return the file of a part.
-
-    Args:
-        kind: one of `KINDS`.
-        name: name of a shipped part, or path of a `.toml` or `.json` file.
-        directory: where a relative path starts.
-    """
+    """Return the file of a part of one of the `KINDS`: a shipped one by its name, or a path from a directory."""
     if is_path(name):
         _check_file(directory / name, name, kind)
         return directory / name
@@ -131,12 +125,7 @@ def label(path: Path) -> str:
 
 
 def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
-    """Read a part as it stands in its file.
-
-    Args:
-        kind: one of `KINDS`.
-        name: name of a shipped part, or path of a `.toml` or `.json` file.
-        directory: where a relative path starts.
+    """Read a part as it stands in the file that `locate` finds.
 
     Raises:
         SimnetError: there is no such part, or the file cannot be read.
@@ -145,11 +134,7 @@ def read(kind: str, name: str, directory: Path = Path()) -> dict[str, object]:
 
 
 def read_bytes(path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Read a regular file whole; a pipe, a device or a folder is refused at once.
-
-    Args:
-        path: of the file.
-        limit: largest size [bytes].
+    """Read a regular file of at most `limit` bytes whole; a pipe, a device or a folder is refused at once.
 
     Raises:
         SimnetError: it cannot be read, is no regular file, or is too large.
@@ -182,13 +167,7 @@ def _too_large(path: Path, limit: int) -> SimnetError:
 
 
 def gunzipped(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
-    """Return data, unpacked if they are packed by gzip.
-
-    Args:
-        data: the content of a file.
-        path: of the file, for messages.
-        limit: largest size unpacked [bytes].
-    """
+    """Return the data of a file, unpacked to at most `limit` bytes if they are packed by gzip."""
     if not data.startswith(_GZIP):
         return data
     import gzip
@@ -212,10 +191,7 @@ def gunzipped(data: bytes, path: Path, limit: int = MAX_BYTES) -> bytes:
 def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "replace"] = "strict") -> str:
     """Read text in UTF-8, with or without a byte order mark.
 
-    Args:
-        path: of the file.
-        limit: largest size [bytes].
-        errors: "replace" puts a question mark for each byte that is no UTF-8, as in the output of other programs.
+    `errors="replace"` puts a question mark for each byte that is no UTF-8, as in the output of other programs.
 
     Raises:
         SimnetError: as `read_bytes`, or it is no UTF-8.
@@ -227,11 +203,7 @@ def read_text(path: Path, limit: int = MAX_BYTES, errors: Literal["strict", "rep
 
 
 def read_json(path: Path, *, unique: bool = True) -> object:
-    """Read JSON, packed by gzip or not.
-
-    Args:
-        path: of the file.
-        unique: refuse a key that comes twice in an object; other programs write such.
+    """Read JSON, packed by gzip or not; `unique` as in `parse_json`.
 
     Raises:
         SimnetError: the file cannot be read, or is no JSON that `parse_json` takes.
@@ -301,12 +273,8 @@ def refuse_input(path: Path) -> None:
 def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
     """Write `data` to `path`, making its folder; a reader sees the old file or the new one, never a part.
 
-    A link is followed; a device or a pipe is written to as it is; a file that is replaced keeps its mode.
-
-    Args:
-        path: of the file.
-        data: all that it holds afterwards.
-        inside: a folder that no link may lead out of.
+    A link is followed, but not out of the folder `inside`; a device or a pipe is written to as it is; a file that is
+    replaced keeps its mode.
 
     Raises:
         SimnetError: the folder or the file cannot be written, a link leads out of `inside`, or an input would be lost.
@@ -317,12 +285,7 @@ def write_file(path: Path, data: bytes, inside: Path | None = None) -> None:
 
 @contextmanager
 def writing(path: Path, inside: Path | None = None) -> Iterator[IO[bytes]]:
-    """Yield a file to write to piece by piece, which replaces `path` as `write_file` does once all is written.
-
-    Args:
-        path: of the file.
-        inside: a folder that no link may lead out of.
-    """
+    """Yield a file to write to piece by piece, which replaces `path` as `write_file` does once all is written."""
     import tempfile  # which itself imports much
 
     try:

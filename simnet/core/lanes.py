@@ -18,10 +18,10 @@ def largest(*values: Number) -> Number:
     except ValueError:  # an array is neither more nor less than another
         import numpy as np
 
-    found = values[0]
-    for one in values[1:]:
-        found = np.maximum(found, one)
-    return found
+    most = values[0]
+    for value in values[1:]:
+        most = np.maximum(most, value)
+    return most
 
 
 def least(*values: Number) -> Number:
@@ -31,10 +31,10 @@ def least(*values: Number) -> Number:
     except ValueError:
         import numpy as np
 
-    found = values[0]
-    for one in values[1:]:
-        found = np.minimum(found, one)
-    return found
+    lowest = values[0]
+    for value in values[1:]:
+        lowest = np.minimum(lowest, value)
+    return lowest
 
 
 def smallest(value: Number) -> float:
@@ -52,24 +52,25 @@ def stacked(values: Sequence[T]) -> T:
     Raises:
         UnlikeLanesError: they differ in something else.
     """
-    found: T = _stacked(values)
-    return found
+    struct: T = _stacked(values)
+    return struct
 
 
 def _stacked(values: Sequence[Any]) -> Any:
     first = values[0]
-    if all(one is first or one == first for one in values):
+    if all(value is first or value == first for value in values):
         return first
-    if all(isinstance(one, float | int) and not isinstance(one, bool) for one in values):
+    if all(isinstance(value, float | int) and not isinstance(value, bool) for value in values):
         import numpy as np
 
         return np.array(values, dtype=float)
-    if any(type(one) is not type(first) for one in values):
+    # Two kinds of fault or strategy have other programs, which no array can hold.
+    if any(type(value) is not type(first) for value in values):
         raise UnlikeLanesError
     if isinstance(first, Struct):
         names = first.__struct_fields__
-        return replace(first, **{name: _stacked([getattr(one, name) for one in values]) for name in names})
-    if isinstance(first, tuple) and all(len(one) == len(first) for one in values):
+        return replace(first, **{name: _stacked([getattr(value, name) for value in values]) for name in names})
+    if isinstance(first, tuple) and all(len(value) == len(first) for value in values):
         parts = [_stacked(part) for part in zip(*values, strict=True)]
         return type(first)(*parts) if hasattr(first, "_fields") else tuple(parts)
     raise UnlikeLanesError

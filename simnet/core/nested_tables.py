@@ -21,6 +21,7 @@ def leaves(table: Mapping[str, object]) -> list[KeyPath]:
     """Return the path of every value of a table that is not itself a table with keys."""
     paths: list[KeyPath] = []
     for key, value in table.items():
+        # An empty table is a value: it has no leaf that would stand for it.
         inner = leaves(value) if isinstance(value, Mapping) else []
         paths.extend([(key, *path) for path in inner] or [(key,)])
     return paths

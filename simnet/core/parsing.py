@@ -31,10 +31,7 @@ def parse_toml(text: str, where: str) -> dict[str, object]:
 def parse_json(data: bytes, where: str, *, unique: bool = True) -> object:
     """Read JSON as strictly as TOML is read: no key twice, no half of a character, UTF-8.
 
-    Args:
-        data: as it stands in the file.
-        where: how messages call it.
-        unique: refuse a key that comes twice in an object; other programs write such, and mean the last.
+    Without `unique` a key may come twice in an object: other programs write such, and mean the last.
 
     Raises:
         SimnetError: it is no JSON, is nested too deep, or holds a number that is too long.

@@ -57,11 +57,13 @@ def varint(message: bytes, place: int) -> tuple[int, int]:
         DamagedMessageError: there is none, or one of more than 64 bits.
     """
     value = shift = 0
+    # 64 bits take ten bytes of seven; an eleventh would let damaged data run on.
     while place < len(message) and shift < 70:
         byte = message[place]
         value |= (byte & 127) << shift
         place, shift = place + 1, shift + 7
         if byte < 128:
+            # The tenth byte has room for bits that no number has.
             if value >= 2**64:
                 raise DamagedMessageError
             return value, place
@@ -115,15 +117,6 @@ def numbers(value: WireValue) -> Iterator[int]:
     while place < len(value):
         number, place = varint(value, place)
         yield number
-
-
-def unpacked(layout: str, value: WireValue) -> float:
-    """Return the number that a field of four or eight bytes holds, by its layout as of `struct`."""
-    data = as_bytes(value)
-    if len(data) != struct.calcsize(layout):
-        raise DamagedMessageError
-    found: float = struct.unpack(layout, data)[0]
-    return found
 
 
 def encoded_varint(value: int) -> bytes:

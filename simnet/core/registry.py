@@ -47,12 +47,8 @@ class StructRegistry(Generic[T]):
     ) -> None:
         """Start with none.
 
-        Args:
-            noun: as the attribute.
-            base: as the attribute.
-            entry_points: as the attribute.
-            check: refuses what does not go with those that are there, by a SimnetError.
-            also: tags by what the field calls these, in lower case; either is taken, in any case.
+        `check` refuses by a SimnetError what does not go with those that are there; `also` has tags by what the field
+        calls these, in lower case: either is taken, in any case.
         """
         self._check = check
         self._also = also or {}
@@ -72,6 +68,7 @@ class StructRegistry(Generic[T]):
         """
         tag = tag_of(struct)
         known = self._known.get(tag, struct)
+        # A cell of a notebook that is run again makes the same class anew.
         if (known.__module__, known.__qualname__) != (struct.__module__, struct.__qualname__):
             raise SimnetError(f"{self.noun} {tag!r}: is registered twice; give the second one another tag")
         if is_foreign(struct):
@@ -133,10 +130,10 @@ class StructRegistry(Generic[T]):
         for point in entry_points(group=self.entry_points):
             try:
                 with redirect_stdout(sys.stderr):  # results on standard output stay what they are
-                    found = point.load()
-                if isinstance(found, type) and issubclass(found, self.base):
-                    self.register(found)
-                elif not isinstance(found, ModuleType):
+                    loaded = point.load()
+                if isinstance(loaded, type) and issubclass(loaded, self.base):
+                    self.register(loaded)
+                elif not isinstance(loaded, ModuleType):
                     raise TypeError(f"{point.value} must name a {self.noun} or a module")
             except (Exception, SystemExit) as error:  # foreign code may fail in any way; the rest must go on working
                 why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -56,18 +56,15 @@ class FieldError(Exception):
 class _WholeNumberError(FieldError):
     """A whole number that is written as 1.5e9, which msgspec takes for none."""
 
-    def __init__(self, path: KeyPath, given: float) -> None:
-        super().__init__(path, f"{shown(given)}: write a whole number without quotes")
-        self.number = int(given)
+    def __init__(self, path: KeyPath, number: float) -> None:
+        super().__init__(path, f"{shown(number)}: write a whole number without quotes")
+        self.number = int(number)
 
 
 def build(struct: type[T], data: object, where: str | Origins) -> T:
-    """Check plain data against a struct, and return that.
+    """Check plain data of a file against a struct, and return that.
 
-    Args:
-        struct: what the data become.
-        data: as they stand in a file.
-        where: how messages call the file; or, by the keys from the top, how they call the file that gave these.
+    `where` is how messages call the file; or, by the keys from the top, how they call the file that gave these.
 
     Raises:
         NotInstalledError: the name of a strategy or a fault is not registered.
@@ -84,23 +81,26 @@ def build(struct: type[T], data: object, where: str | Origins) -> T:
         raise SimnetError(_sentence(origins, path, text, path)) from error
 
 
+def converted(kind: Any, data: object) -> Any:
+    """Return data as a type that msgspec knows.
+
+    Raises:
+        FieldError: they do not fit it.
+    """
+    check(type_of(kind), data)
+    return msgspec.convert(data, kind, dec_hook=_read_custom)
+
+
 def _checked(info: types.Type, data: object) -> object:
     """Return data that fit a type, whole numbers as such."""
     while True:
         try:
             check(info, data)
         except _WholeNumberError as written:
+            # Once for each such number: they are rare, and a copy of the path is cheap.
             data = nested_tables.replaced(data, written.path, written.number, "")
         else:
             return data
-
-
-def convert(struct: type[T], data: object, where: str) -> T:
-    """Return plain data that a program wrote as a struct, as `build` does, but faster if they are whole."""
-    try:
-        return msgspec.convert(data, struct, dec_hook=_read_custom)
-    except ValueError:  # msgspec's own errors are such
-        return build(struct, data, where)
 
 
 def decode_quickly(struct: type[T], data: bytes) -> T:
@@ -130,12 +130,12 @@ def peek(struct: type[T], data: bytes) -> T | None:
         return None
 
 
-def _read_custom(kind: type, given: object) -> object:
+def _read_custom(kind: type, data: object) -> object:
     """Build what msgspec does not know: a quantity or options from text, or a registered struct from its table."""
     if issubclass(kind, Quantity | SystemOptions):
-        return kind.parse(given)
+        return kind.parse(data)
     assert isinstance(kind, RegistryType)
-    table = kind.registry.with_tag(given)
+    table = kind.registry.with_tag(data)
     try:
         return msgspec.convert(table, kind.registry.find(kind.registry.tag_in(table)), dec_hook=_read_custom)
     except msgspec.ValidationError as error:
@@ -168,12 +168,12 @@ def _contradiction(message: str) -> tuple[KeyPath, str]:
 
 
 @cache
-def type_of(struct: type) -> types.Type:
-    """Return the type description of a struct, or of a union of structs."""
-    return types.type_info(struct)
+def type_of(kind: type) -> types.Type:
+    """Return the description of a type."""
+    return types.type_info(kind)
 
 
-def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
+def check(info: types.Type, data: object, path: KeyPath = ()) -> None:
     """Check data against a type, down to its leaves.
 
     Raises:
@@ -181,58 +181,71 @@ def check(info: types.Type, given: object, path: KeyPath = ()) -> None:
     """
     match info:
         case types.Metadata():
-            check(info.type, given, path)
+            _check_with_rule(info, data, path)
         case types.StructType():
-            _check_struct(info, given, path)
+            _check_struct(info, data, path)
         case types.UnionType():
-            _check_union(info, given, path)
+            _check_union(info, data, path)
         case types.DictType():
-            for key, value in _table(given, path, ()).items():
+            for key, value in _table(data, path, ()).items():
                 check(info.value_type, value, (*path, str(key)))
         case types.VarTupleType() | types.ListType():
-            for index, item in enumerate(_list(given, path)):
+            items = _list(data, path)
+            _require(len(items) >= (info.min_length or 0), data, "write a list that is not empty", path)
+            for index, item in enumerate(items):
                 check(info.item_type, item, (*path, str(index)))
         case types.TupleType():
-            _check_tuple(info, given, path)
+            items = _list(data, path)
+            _require(len(items) == len(info.item_types), data, f"write a list of {len(info.item_types)} values", path)
+            for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
+                check(item_type, item, (*path, str(index)))
         case _:
-            _check_leaf(info, given, path)
+            _check_leaf(info, data, path)
 
 
-def _check_leaf(info: types.Type, given: object, path: KeyPath) -> None:
+def _check_with_rule(info: types.Metadata, value: object, path: KeyPath) -> None:
+    """Check data against a type that says by itself what fits."""
+    try:
+        check(info.type, value, path)
+    except FieldError as error:
+        if info.extra is None or error.path != path:
+            raise
+        raise FieldError(path, f"{shown(value)}: {info.extra['rule']}") from error
+
+
+def _check_leaf(info: types.Type, data: object, path: KeyPath) -> None:
     match info:
         case types.CustomType(cls=RegistryType() as kind):
-            _check_registered(kind.registry, given, path)
+            _check_registered(kind.registry, data, path)
         case types.CustomType():
-            _check_custom(info, given, path)
+            _check_custom(info, data, path)
         case types.LiteralType():
-            _check_name(given, [str(value) for value in info.values], path)
+            _check_name(data, [str(value) for value in info.values], path)
         case types.IntType():
-            if type(given) is float and given.is_integer():
-                raise _WholeNumberError(path, given)
-            _require(type(given) is int, given, "write a whole number without quotes", path)
-            _check_range(info, given, "must be a whole number", path)
+            if type(data) is float and data.is_integer():
+                raise _WholeNumberError(path, data)
+            _require(type(data) is int, data, "write a whole number without quotes", path)
+            _check_range(info, data, "must be a whole number", path)
         case types.FloatType():
-            _require(type(given) in (int, float), given, "write a number without quotes", path)
-            _check_range(info, given, "must be a number", path)
+            _require(type(data) in (int, float), data, "write a number without quotes", path)
+            _check_range(info, data, "must be a number", path)
         case types.BoolType():
-            _require(type(given) is bool, given, "write true or false, without quotes", path)
+            _require(type(data) is bool, data, "write true or false, without quotes", path)
         case types.StrType():
-            _require(isinstance(given, str), given, "write text in quotes", path)
-            matches = info.pattern is None or re.search(info.pattern, str(given))
-            _require(bool(matches), given, f"must match {info.pattern}", path)
+            _require(isinstance(data, str), data, "write text in quotes", path)
+            matches = info.pattern is None or re.search(info.pattern, str(data))
+            _require(bool(matches), data, f"must match {info.pattern}", path)
         case types.NoneType():
-            _require(given is None, given, "must be null", path)
+            _require(data is None, data, "must be null", path)
 
 
-def _check_struct(
-    info: types.StructType, given: object, path: KeyPath, others: Iterable[types.StructType] = ()
-) -> None:
+def _check_struct(info: types.StructType, data: object, path: KeyPath, others: Iterable[types.StructType] = ()) -> None:
     """Check a table.
 
     `others` are the other structs of its union: they are asked for only to name the one that an unknown key belongs to.
     """
     fields = {field.encode_name: field for field in info.fields}
-    table = _table(given, path, tuple(fields))
+    table = _table(data, path, tuple(fields))
     for key, value in table.items():
         if key in fields:
             check(fields[key].type, value, (*path, key))
@@ -263,19 +276,19 @@ def _keys(info: types.StructType) -> list[str]:
     return [field.encode_name for field in info.fields] + ([info.tag_field] if info.tag_field else [])
 
 
-def _check_union(info: types.UnionType, given: object, path: KeyPath) -> None:
+def _check_union(info: types.UnionType, data: object, path: KeyPath) -> None:
     members = [member for member in info.types if not isinstance(member, types.NoneType)]
     structs = tuple(member for member in members if isinstance(member, types.StructType))
-    if given is None and len(members) < len(info.types):
+    if data is None and len(members) < len(info.types):
         return
     if len(structs) > 1:
         known = {str(struct.tag): struct for struct in structs}
-        tag = _tag(str(structs[0].tag_field), known, given, path)
-        _check_struct(known[tag], given, path, (struct for other, struct in known.items() if other != tag))
+        tag = _tag(str(structs[0].tag_field), known, data, path)
+        _check_struct(known[tag], data, path, (struct for other, struct in known.items() if other != tag))
     elif len(members) == 1:
-        check(members[0], given, path)
+        check(members[0], data, path)
     else:
-        check(_member(members, given, path), given, path)
+        check(_member(members, data, path), data, path)
 
 
 # The Python types of a value of each kind in plain data, and the words for it in messages.
@@ -291,41 +304,41 @@ _KINDS: dict[type[types.Type], tuple[tuple[type, ...], str]] = {
 }
 
 
-def _member(members: list[types.Type], given: object, path: KeyPath) -> types.Type:
+def _member(members: list[types.Type], data: object, path: KeyPath) -> types.Type:
     """Return the member of a union to check a value against: the one of its type, else the one it was meant as."""
     for member in members:
         python_types, _ = _KINDS.get(type(member), ((), ""))
-        if type(given) in python_types:
+        if type(data) in python_types:
             return member
     # A list is an alternative form of some value: a wrong value is meant as that value, whose own check says more.
     others = [member for member in members if not isinstance(member, types.VarTupleType)]
     if len(others) == 1:
         return others[0]
     wanted = dict.fromkeys(_KINDS[type(member)][1] for member in members if type(member) in _KINDS)
-    raise FieldError(path, f"{shown(given)}: write {' or '.join(wanted)}")
+    raise FieldError(path, f"{shown(data)}: write {' or '.join(wanted)}")
 
 
-def _tag(tag_field: str, known: Collection[str], given: object, path: KeyPath) -> str:
+def _tag(tag_field: str, known: Collection[str], data: object, path: KeyPath) -> str:
     """Return the tag of a table, one of those that are known."""
-    table = _table(given, path, (tag_field,))
+    table = _table(data, path, (tag_field,))
     if tag_field not in table:
         raise FieldError((*path, tag_field), f"missing; add {tag_field} = one of {', '.join(sorted(known))}")
     _check_name(table[tag_field], known, (*path, tag_field))
     return str(table[tag_field])
 
 
-def _check_registered(registry: StructRegistry[Any], given: object, path: KeyPath) -> None:
+def _check_registered(registry: StructRegistry[Any], data: object, path: KeyPath) -> None:
     """Check a table whose tag says which registered struct it is."""
-    given = registry.with_tag(given)
+    data = registry.with_tag(data)
     tag_field = str(registry.base.__struct_config__.tag_field)
     known = {tag_of(struct): struct for struct in registry.built_in()}
-    if registry.tag_in(given) not in known:
+    if registry.tag_in(data) not in known:
         known = {tag_of(struct): struct for struct in registry}  # other packages are asked only now
-    if isinstance(given, Mapping) and isinstance(given.get(tag_field), str):
-        _check_is_registered(registry, given[tag_field], (*path, tag_field))
-    tag = _tag(tag_field, known, given, path)
+    if isinstance(data, Mapping) and isinstance(data.get(tag_field), str):
+        _check_is_registered(registry, data[tag_field], (*path, tag_field))
+    tag = _tag(tag_field, known, data, path)
     others = (_struct_type(struct) for other, struct in known.items() if other != tag)
-    _check_struct(_struct_type(known[tag]), given, path, others)
+    _check_struct(_struct_type(known[tag]), data, path, others)
 
 
 def _check_is_registered(registry: StructRegistry[Any], tag: str, path: KeyPath) -> None:
@@ -343,41 +356,34 @@ def _struct_type(struct: type) -> types.StructType:
     return info
 
 
-def _check_tuple(info: types.TupleType, given: object, path: KeyPath) -> None:
-    items = _list(given, path)
-    _require(len(items) == len(info.item_types), given, f"write a list of {len(info.item_types)} values", path)
-    for index, (item_type, item) in enumerate(zip(info.item_types, items, strict=True)):
-        check(item_type, item, (*path, str(index)))
-
-
-def _check_custom(info: types.CustomType, given: object, path: KeyPath) -> None:
+def _check_custom(info: types.CustomType, value: object, path: KeyPath) -> None:
     assert issubclass(info.cls, Quantity | SystemOptions)
     try:
-        info.cls.parse(given)
+        info.cls.parse(value)
     except ValueError as error:
         raise FieldError(path, str(error)) from error
 
 
-def _check_name(given: object, known: Any, path: KeyPath) -> None:
-    _require(isinstance(given, str), given, "write a name in quotes", path)
-    if given not in known:
-        raise FieldError(path, f"{shown(given)}: unknown.{did_you_mean(str(given), known)}")
+def _check_name(value: object, known: Any, path: KeyPath) -> None:
+    _require(isinstance(value, str), value, "write a name in quotes", path)
+    if value not in known:
+        raise FieldError(path, f"{shown(value)}: unknown.{did_you_mean(str(value), known)}")
 
 
-def _check_range(info: types.IntType | types.FloatType, given: Any, noun: str, path: KeyPath) -> None:
-    is_finite = isinstance(given, int) or math.isfinite(given)  # a whole number may be too large for a float
-    fits = not isinstance(info, types.FloatType) or abs(given) <= sys.float_info.max
+def _check_range(info: types.IntType | types.FloatType, value: Any, noun: str, path: KeyPath) -> None:
+    is_finite = isinstance(value, int) or math.isfinite(value)  # a whole number may be too large for a float
+    fits = not isinstance(info, types.FloatType) or abs(value) <= sys.float_info.max
     if not (is_finite and fits):
-        raise FieldError(path, f"{shown(given)}: must be finite")
+        raise FieldError(path, f"{shown(value)}: must be finite")
     inside = all(
         (
-            info.ge is None or given >= info.ge,
-            info.gt is None or given > info.gt,
-            info.le is None or given <= info.le,
+            info.ge is None or value >= info.ge,
+            info.gt is None or value > info.gt,
+            info.le is None or value <= info.le,
         )
     )
     if not inside:
-        raise FieldError(path, f"{shown(given)}: {noun} {_range(info)}".rstrip())
+        raise FieldError(path, f"{shown(value)}: {noun} {_range(info)}".rstrip())
 
 
 def _range(info: types.IntType | types.FloatType) -> str:
@@ -388,26 +394,24 @@ def _range(info: types.IntType | types.FloatType) -> str:
     )
 
 
-def _require(fits: bool, given: object, rule: str, path: KeyPath) -> None:
+def _require(fits: bool, value: object, rule: str, path: KeyPath) -> None:
     if not fits:
-        raise FieldError(path, f"{shown(given)}: {rule}")
+        raise FieldError(path, f"{shown(value)}: {rule}")
 
 
-def _table(given: object, path: KeyPath, keys: tuple[str, ...]) -> Mapping[Any, object]:
-    if not isinstance(given, Mapping):
+def _table(data: object, path: KeyPath, keys: tuple[str, ...]) -> Mapping[Any, object]:
+    if not isinstance(data, Mapping):
         wanted = "a name in quotes, or a table" if _takes_name(path) else "a table"
-        raise FieldError(
-            path, f"{shown(given)}: write {wanted}" + (f" with the keys {', '.join(keys)}" if keys else "")
-        )
-    return given
+        raise FieldError(path, f"{shown(data)}: write {wanted}" + (f" with the keys {', '.join(keys)}" if keys else ""))
+    return data
 
 
-def _list(given: object, path: KeyPath) -> list[object] | tuple[object, ...]:
-    if not isinstance(given, list | tuple):
-        broken = isinstance(given, str) and given.startswith("[")  # a list that TOML could not read
+def _list(data: object, path: KeyPath) -> list[object] | tuple[object, ...]:
+    if not isinstance(data, list | tuple):
+        broken = isinstance(data, str) and data.startswith("[")  # a list that TOML could not read
         how = " as TOML has it: = after keys, text in quotes, every bracket closed" if broken else ""
-        raise FieldError(path, f"{shown(given)}: write a list in brackets{how}")
-    return given
+        raise FieldError(path, f"{shown(data)}: write a list in brackets{how}")
+    return data
 
 
 def _example(info: types.Type) -> str:

@@ -16,7 +16,7 @@ class SystemOptions(dict[str, Option]):
     example: ClassVar[str] = "{ bits = 4 }"
 
     @classmethod
-    def parse(cls, given: object) -> "SystemOptions":
+    def parse(cls, table: object) -> "SystemOptions":
         """Read a table of plain values.
 
         Raises:
@@ -26,9 +26,9 @@ class SystemOptions(dict[str, Option]):
             >>> SystemOptions.parse({"bits": 4, "k": None})
             {'bits': 4, 'k': 'none'}
         """
-        if not isinstance(given, Mapping):
-            raise ValueError(f"{given!r}: write a table of options, such as {cls.example}")
-        return cls({str(key): _plain(key, value) for key, value in given.items()})
+        if not isinstance(table, Mapping):
+            raise ValueError(f"{table!r}: write a table of options, such as {cls.example}")
+        return cls({str(key): _plain(key, value) for key, value in table.items()})
 
     def text(self) -> str:
         """Return the options for people: "bits=4 coding=packed warm_start=true"."""
@@ -53,6 +53,7 @@ def read_option(text: str) -> tuple[str, Option] | None:
 
 def _read_value(text: str) -> Option:
     """Return what a text stands for; one that is no finite number stays text."""
+    # Words of TOML; every other text stays what it is.
     if text in _WORDS:
         return _WORDS[text]
     try:

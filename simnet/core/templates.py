@@ -22,43 +22,30 @@ def root() -> Path:
     return files.installed_or_checkout("_templates", "docs/templates")
 
 
-def page(name: str, given: Mapping[str, object]) -> str:
-    """Return a whole template as text.
+def page(name: str, values: Mapping[str, object]) -> str:
+    """Return a whole template, such as "validation.md" or "sets/hkbu_bsp.md", as text.
 
-    Args:
-        name: of the template without `SUFFIX`, such as "validation.md" or "sets/hkbu_bsp.md".
-        given: the values that the template uses, by name. The filters `f`, which formats a number
-            (`{{ 0.5 | f(".0%") }}`), `seconds`, which picks the unit of a time, and `wrapped`, which fills paragraphs,
-            are always there.
+    It uses values by name, and the filters `f`, which formats a number (`{{ 0.5 | f(".0%") }}`), `seconds`, which picks
+    the unit of a time, and `wrapped`, which fills paragraphs.
 
     Raises:
         jinja2.UndefinedError: the template uses a name that is not given.
     """
-    return _template(name).render(given)
+    return _template(name).render(values)
 
 
-def html(name: str, given: Mapping[str, object]) -> str:
-    """Return a template as HTML; what is given is escaped, unless it is `markupsafe.Markup`.
-
-    Args:
-        name: of the template, as in `page`; its name ends in ".html".
-        given: as in `page`.
-    """
-    return _environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(given)
+def html(name: str, values: Mapping[str, object]) -> str:
+    """Return a template, such as "page.html", as HTML; values are escaped, unless they are `markupsafe.Markup`."""
+    return environment(root()).overlay(autoescape=True).get_template(name + SUFFIX).render(values)
 
 
-def paragraphs(name: str, block: str, given: Mapping[str, object]) -> str:
-    """Return a block of a template, each paragraph on one line; "" if the template has no such block.
-
-    Args:
-        name: of the template, as in `page`.
-        block: name of the block.
-        given: as in `page`.
-    """
+def paragraphs(name: str, block: str, values: Mapping[str, object]) -> str:
+    """Return a block of a template, each paragraph on one line; "" if the template has no such block."""
     template = _template(name)
     if block not in template.blocks:
         return ""
-    text = "".join(template.blocks[block](template.new_context(dict(given)))).strip()
+    text = "".join(template.blocks[block](template.new_context(dict(values)))).strip()
+    # Templates break lines for those who edit them.
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", text))
 
 
@@ -71,11 +58,12 @@ def wrapped(text: str, indent: str = "") -> str:
 
 
 def _template(name: str) -> "Template":
-    return _environment(root()).get_template(name + SUFFIX)
+    return environment(root()).get_template(name + SUFFIX)
 
 
 @cache
-def _environment(folder: Path) -> "Environment":
+def environment(folder: Path) -> "Environment":
+    """Return what reads the templates of a folder, with the filters that `page` names."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined  # only here, so that a command starts fast
 
     # The output is Markdown or plain text made of this project's own data, so nothing is escaped.

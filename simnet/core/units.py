@@ -45,25 +45,23 @@ class Quantity(float):
     shown: ClassVar[tuple[str, ...]]
 
     @classmethod
-    def parse(cls, given: object) -> Self:
+    def parse(cls, value: object) -> Self:
         """Read text such as "25 Gbit/s".
 
         Raises:
             ValueError: not text, no unit, a unit of another dimension, negative, or not finite. The message is the
                 part after "where: what was given:".
         """
-        if isinstance(given, cls):
-            return given
-        if not isinstance(given, str):
-            raise ValueError(f"{shown(given)}: write a number and a unit in quotes, such as {cls.example!r}")
-        return cast(Self, _parsed(cls, given))  # type: ignore[arg-type] # mypy takes __hash__ of its values
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str):
+            raise ValueError(f"{shown(value)}: write a number and a unit in quotes, such as {cls.example!r}")
+        return cast(Self, _parsed(cls, value))  # type: ignore[arg-type] # mypy takes __hash__ of its values
 
     @classmethod
-    def _checked(cls, given: str, value: float) -> Self:
+    def _checked(cls, text: str, value: float) -> Self:
         if not math.isfinite(value) or value < 0:
-            raise ValueError(
-                f"{given!r}: {cls.noun} must be finite and not negative; write for example {cls.example!r}"
-            )
+            raise ValueError(f"{text!r}: {cls.noun} must be finite and not negative; write for example {cls.example!r}")
         return cls(value)
 
     @classmethod
@@ -89,15 +87,15 @@ class Quantity(float):
 
 # Results of a sweep repeat the same texts thousands of times.
 @lru_cache(maxsize=4096)
-def _parsed(kind: type[Quantity], given: str) -> Quantity:
-    match = _TEXT.fullmatch(given) if len(given) <= MAX_TEXT else None
+def _parsed(kind: type[Quantity], text: str) -> Quantity:
+    match = _TEXT.fullmatch(text) if len(text) <= MAX_TEXT else None
     if match is None:
-        raise ValueError(f"{shown(given)}: write a number and a unit, such as {kind.example!r}")
+        raise ValueError(f"{shown(text)}: write a number and a unit, such as {kind.example!r}")
     number, unit = match.groups()
     factor = kind.factors.get(unit)
     if factor is None:
-        raise ValueError(f"{given!r}: {unit!r} is not a unit of {kind.noun}; {kind._advice(unit)}")
-    return kind._checked(given, _scale(float(number), factor))
+        raise ValueError(f"{text!r}: {unit!r} is not a unit of {kind.noun}; {kind._advice(unit)}")
+    return kind._checked(text, _scale(float(number), factor))
 
 
 def _exact_text(value: float, unit: str, factor: float) -> str | None:

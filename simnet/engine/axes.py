@@ -111,7 +111,7 @@ def point_list(points: Sequence[Mapping[str, object]], where: Sequence[str], ori
     return PointList(keys=keys, rows=rows, origin=origin, directory=directory)
 
 
-def read_sweep(given: object, where: str, directory: Path) -> tuple[dict[str, Axis], PointList | None]:
+def read_sweep(table: object, where: str, directory: Path) -> tuple[dict[str, Axis], PointList | None]:
     """Read the [sweep] of an experiment.
 
     Returns:
@@ -120,18 +120,18 @@ def read_sweep(given: object, where: str, directory: Path) -> tuple[dict[str, Ax
     Raises:
         SimnetError: it is no table, an axis has no values, a point is no table of keys, or a key stands in both.
     """
-    if not isinstance(given, Mapping):
-        raise SimnetError(f"{where}: sweep: {shown(given)}: write a table of keys with lists of values")
+    if not isinstance(table, Mapping):
+        raise SimnetError(f"{where}: sweep: {shown(table)}: write a table of keys with lists of values")
     origin = f"{where}: sweep"
     axes = {}
-    for key, values in given.items():
+    for key, values in table.items():
         if key == POINTS:
             continue
         if not isinstance(values, list) or not values:
             rule = _quoted(key, values) if isinstance(values, Mapping) and values else _LIST_RULE
             raise SimnetError(f"{origin}.{key}: {shown(values)}: {rule}")
         axes[key] = Axis(key=key, values=tuple(values), origin=origin, directory=directory)
-    listed = _points(given[POINTS], origin, directory) if POINTS in given else None
+    listed = _points(table[POINTS], origin, directory) if POINTS in table else None
     check_apart(axes, listed, f"{origin}.{POINTS}")
     return axes, listed
 
@@ -143,17 +143,17 @@ def check_apart(keys: Iterable[str], listed: PointList | None, where: str) -> No
             raise SimnetError(f"{where}: {shown(key)}: is a key of the points, too; drop one of the two")
 
 
-def _points(given: object, origin: str, directory: Path) -> PointList:
-    if not isinstance(given, list) or not given:
-        raise SimnetError(f"{origin}.{POINTS}: {shown(given)}: {_POINTS_RULE}")
-    where = [f"{origin}.{POINTS}.{number}" for number in range(len(given))]
-    for place, point in zip(where, given, strict=True):
+def _points(points: object, origin: str, directory: Path) -> PointList:
+    if not isinstance(points, list) or not points:
+        raise SimnetError(f"{origin}.{POINTS}: {shown(points)}: {_POINTS_RULE}")
+    where = [f"{origin}.{POINTS}.{number}" for number in range(len(points))]
+    for place, point in zip(where, points, strict=True):
         if not isinstance(point, Mapping):
             raise SimnetError(f"{place}: {shown(point)}: {_POINTS_RULE}")
         for key, value in point.items():
             if isinstance(value, Mapping) and not any(name in value for name in _WHOLE) and "." not in key:
                 raise SimnetError(f"{place}.{key}: {shown(value)}: {_quoted(key, value)}")
-    return point_list(given, where, origin, directory)
+    return point_list(points, where, origin, directory)
 
 
 def _quoted(key: str, table: Mapping[str, object]) -> str:

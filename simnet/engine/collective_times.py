@@ -17,10 +17,9 @@ import numpy as np
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology, without_faults
-from simnet.collectives import link_loads, pace, pipelines
+from simnet.collectives import link_loads, pace
+from simnet.collectives.link_loads import TX, rails_per_node
 from simnet.collectives.pace import OverlappedCost
-from simnet.collectives.pipelines import rails_per_node
-from simnet.collectives.representatives import TX
 from simnet.engine import hops
 from simnet.engine.uneven_links import UnevenLinks, links_since
 from simnet.strategies.program import Communicate
@@ -40,20 +39,20 @@ class Changes:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._found = [0.0, topology.next_change_s(0.0)]
+        self._times_s = [0.0, topology.next_change_s(0.0)]
 
     def around(self, time_s: float) -> tuple[float, float]:
         """Return a time since which links are as at a time, such as the last change, and the next change [s]."""
         for _ in range(_MOST_CHANGES):
-            if self._found[-1] > time_s:
+            if self._times_s[-1] > time_s:
                 break
-            self._found.append(self._topology.next_change_s(self._found[-1]))
+            self._times_s.append(self._topology.next_change_s(self._times_s[-1]))
         else:  # a long pause amid quick changes
-            self._found = [time_s, self._topology.next_change_s(time_s)]
-        place = bisect_right(self._found, time_s)
+            self._times_s = [time_s, self._topology.next_change_s(time_s)]
+        place = bisect_right(self._times_s, time_s)
         if not place:
             return time_s, self._topology.next_change_s(time_s)
-        return self._found[place - 1], self._found[place]
+        return self._times_s[place - 1], self._times_s[place]
 
 
 class CollectiveTimes:
@@ -83,7 +82,7 @@ class CollectiveTimes:
             return off_s
         # A group that begins before others on its links has more of them than is counted here. From then on its rounds
         # have theirs while those of the others are in latency, of each of them once.
-        rounds = 0 if any(one.at_once for one in schedule.rounds) else schedule.num_rounds
+        rounds = 0 if any(round_.at_once for round_ in schedule.rounds) else schedule.num_rounds
         others = max(rails_per_node(schedule.group) - 1, 1)
         hidden_s = min(rounds * others * apart_s, link_loads.lower_bound_s(without_faults(self._topology), schedule))
         return off_s + apart_s + hidden_s
@@ -171,7 +170,7 @@ class CollectiveTimes:
     def _of_a_round_s(self, taken_s: float) -> float:
         """Return how long the part takes that a change of a link may catch anywhere: a round, and all latencies."""
         schedule = self.operation.schedule
-        rounds = 1 if any(one.at_once for one in schedule.rounds) else max(schedule.num_rounds, 1)
+        rounds = 1 if any(round_.at_once for round_ in schedule.rounds) else max(schedule.num_rounds, 1)
         latencies_s = link_loads.lower_bound_s(without_faults(self._topology), schedule)
         return latencies_s + (taken_s / rounds if rounds > 1 else 0.0)
 
@@ -183,7 +182,7 @@ class CollectiveTimes:
         first, last = (cost.seconds(float(computing_s[groups].min())), cost.seconds(float(computing_s[groups].max())))
         self._note_error(("compute slows links", 0.0), last - first)
         slowest = computing_s[groups].max(axis=1)
-        return np.array([[cost.seconds(float(one)) / alone_s] for one in slowest])
+        return np.array([[cost.seconds(float(computing_s)) / alone_s] for computing_s in slowest])
 
 
 @lru_cache(maxsize=4096)
@@ -232,10 +231,12 @@ def rank_times_of_draws(topologies: Sequence[Topology], schedule: Schedule, mess
     One draw alone is followed send by send where that is needed: the others are as far off their forms as it is.
     """
     world = topologies[0].world_size
-    forms = [_times_on(links_since(one, 0.0), schedule, message_bytes, follows=False).seconds for one in topologies]
-    found = np.stack([np.broadcast_to(one, world) for one in forms])
+    forms = [
+        _times_on(links_since(topology, 0.0), schedule, message_bytes, follows=False).seconds for topology in topologies
+    ]
+    seconds = np.stack([np.broadcast_to(form, world) for form in forms])
     first = rank_times(topologies[0], schedule, message_bytes, 0.0).seconds
-    return np.asarray(found * np.divide(first, found[0], out=np.ones(world), where=found[0] > 0))
+    return np.asarray(seconds * np.divide(first, seconds[0], out=np.ones(world), where=seconds[0] > 0))
 
 
 # By what links give and not since when: one that flaps a thousand times has two states.
@@ -243,6 +244,7 @@ def rank_times_of_draws(topologies: Sequence[Topology], schedule: Schedule, mess
 def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, follows: bool = True) -> RankTimes:
     usual = without_faults(links.topology)
     usual_s = link_loads.duration_s(usual, schedule, message_bytes)
+    # One number for all ranks wherever it holds: arrays over a million ranks are not made for nothing.
     if links.are_usual and _ends_together(usual, schedule):
         return RankTimes(usual_s)
     launch_s, host_s = link_loads.launch_s(usual, schedule), link_loads.host_s(usual, schedule, message_bytes)
@@ -250,6 +252,7 @@ def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, f
     seconds = np.maximum(launch_s + wire_s, host_s)
     if is_exact:
         return RankTimes(seconds)
+    # Send by send where no form is exact and it does not take long, so that most answers have no error to name.
     if follows and num_sends(schedule) <= MOST_SENDS:
         from simnet.engine import every_send
 
@@ -264,12 +267,12 @@ def _times_on(links: UnevenLinks, schedule: Schedule, message_bytes: float, *, f
 @lru_cache(maxsize=512)
 def num_sends(schedule: Schedule) -> float:
     """Return the sends of all ranks, infinity where they are too many to be followed."""
-    world, found = schedule.group.num_nodes * schedule.group.ranks_per_node, 0
-    for one in schedule.rounds:
-        if one.repeat * world > MOST_SENDS:
+    world, sends = schedule.group.num_nodes * schedule.group.ranks_per_node, 0
+    for round_ in schedule.rounds:
+        if round_.repeat * world > MOST_SENDS:
             return math.inf
-        found += sum(len(one.sends(rank, index)) for index in range(one.repeat) for rank in range(world))
-    return found
+        sends += sum(len(round_.sends(rank, index)) for index in range(round_.repeat) for rank in range(world))
+    return sends
 
 
 def ends_as_usual(topology: Topology, schedule: Schedule) -> bool:
@@ -288,7 +291,7 @@ def _ends_together(topology: Topology, schedule: Schedule) -> bool:
 def _wire_times(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
     if schedule.protocol:
         return _pipeline(links, schedule, message_bytes)
-    if any(one.at_once for one in schedule.rounds):
+    if any(round_.at_once for round_ in schedule.rounds):
         if len(schedule.rounds) == 1 and schedule.nodes_are_symmetric:
             return _posted_at_once(links, schedule, message_bytes)
         return _as_slowest(links, schedule, message_bytes)
@@ -321,23 +324,25 @@ def _posted_at_once(links: UnevenLinks, schedule: Schedule, message_bytes: float
     """
     usual, group = without_faults(links.topology), schedule.group
     (phase,) = link_loads.phases(usual, schedule, message_bytes)
-    found = np.zeros(group.num_nodes * group.ranks_per_node)
+    busiest_s = np.zeros(group.num_nodes * group.ranks_per_node)
     for load in phase:
         is_between = any(kind not in ("port_tx", "port_rx") for kind in load.inflated_bytes)
         scope = group if is_between else group.levels()[0]
         seconds = load.latency_s + _busiest_s(links, load.inflated_bytes) + _added_s(links, is_between)
-        found = np.maximum(found, _of_groups(scope, seconds, np.maximum))
+        busiest_s = np.maximum(busiest_s, _of_groups(scope, seconds, np.maximum))
     is_exact = not (links.topology.has_leaves and group.nodes < group.num_nodes)
-    return found, is_exact and not any(links.added_s(kind).any() for kind in get_args(LinkKind))
+    return busiest_s, is_exact and not any(links.added_s(kind).any() for kind in get_args(LinkKind))
 
 
 def _busiest_s(links: UnevenLinks, inflated_bytes: dict[LinkKind, float]) -> "FloatArray":
     """Return what the links at each rank take for their bytes, both directions loaded alike [s]."""
-    found = np.zeros(links.topology.world_size)
+    busiest_s = np.zeros(links.topology.world_size)
     for kind, size in inflated_bytes.items():
         for direction in _both(kind):
-            found = np.maximum(found, size / links.bytes_per_s(direction)[_place_of_ranks(links.topology, direction)])
-    return found
+            busiest_s = np.maximum(
+                busiest_s, size / links.bytes_per_s(direction)[_place_of_ranks(links.topology, direction)]
+            )
+    return busiest_s
 
 
 def _added_s(links: UnevenLinks, is_between: bool) -> "FloatArray":
@@ -375,27 +380,27 @@ def group_order(group: Group) -> "IntArray":
 def _of_groups(group: Group, values: "FloatArray", combine: np.ufunc) -> "FloatArray":
     """Return for each rank the combined value of its group."""
     order = group_order(group)
-    found = np.empty(order.size)
-    found[order] = combine.reduce(values[order], axis=1)[:, None]
-    return found
+    combined = np.empty(order.size)
+    combined[order] = combine.reduce(values[order], axis=1)[:, None]
+    return combined
 
 
 def _pipeline(links: UnevenLinks, schedule: Schedule, message_bytes: float) -> _Wire:
     """Return the times of a pipeline: all links of a group carry its bytes at the pace of the most loaded one."""
     topology, group = links.topology, schedule.group
-    cost = pipelines.cost(without_faults(topology), schedule, message_bytes)
+    cost = link_loads.pipeline_cost(without_faults(topology), schedule, message_bytes)
     chunk_bytes = message_bytes / schedule.num_chunks
     seconds = np.zeros(topology.world_size)
     sent = _links_by_rank(schedule, topology.nodes_per_leaf)
     for kind, ranks, places, chunks in sent:
-        taken_s = chunks * chunk_bytes * cost.inflation(kind) / links.bytes_per_s(kind)[places]
-        np.maximum.at(seconds, ranks, taken_s)
-    found = cost.latency_s + _of_groups(group, seconds, np.maximum)
+        of_links_s = chunks * chunk_bytes * cost.inflation(kind) / links.bytes_per_s(kind)[places]
+        np.maximum.at(seconds, ranks, of_links_s)
+    taken_s = cost.latency_s + _of_groups(group, seconds, np.maximum)
     if any(links.added_s(kind).any() for kind in get_args(LinkKind)):
-        found += _added_to_pipelines_s(links, schedule, sent)
-    is_alone = pipelines.rails_per_node(group) == 1
-    alike = bool(np.ptp(found) <= _SAME_TIME * found.max())
-    return found, is_alone or alike
+        taken_s += _added_to_pipelines_s(links, schedule, sent)
+    is_alone = link_loads.rails_per_node(group) == 1
+    alike = bool(np.ptp(taken_s) <= _SAME_TIME * taken_s.max())
+    return taken_s, is_alone or alike
 
 
 def _added_to_pipelines_s(links: UnevenLinks, schedule: Schedule, sent: "tuple[_LoadedLinks, ...]") -> "FloatArray":
@@ -406,7 +411,7 @@ def _added_to_pipelines_s(links: UnevenLinks, schedule: Schedule, sent: "tuple[_
         of_places = links.added_s(kind)
         for first, place in set(zip(firsts[ranks].tolist(), places.tolist(), strict=True)):
             added.setdefault(first, {})[LinkId(kind, place)] = float(of_places[place])
-    of_groups = {first: pipelines.added_latency_s(schedule, found.values()) for first, found in added.items()}
+    of_groups = {first: link_loads.added_pipeline_latency_s(schedule, links.values()) for first, links in added.items()}
     return np.array([of_groups.get(first, 0.0) for first in firsts.tolist()])
 
 
@@ -421,11 +426,11 @@ class _LoadedLinks(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _links_by_rank(schedule: Schedule, nodes_per_leaf: int) -> tuple[_LoadedLinks, ...]:
-    found: dict[LinkKind, dict[tuple[int, int], float]] = {}
+    chunks_by_kind: dict[LinkKind, dict[tuple[int, int], float]] = {}
     for rank in range(schedule.group.world_size):
-        for (kind, place), chunks in pipelines.count_chunks(schedule, (rank,), nodes_per_leaf).items():
-            found.setdefault(kind, {})[rank, place] = float(chunks)
-    return tuple(_sent(kind, of_kind) for kind, of_kind in found.items())
+        for (kind, place), chunks in link_loads.count_chunks(schedule, (rank,), nodes_per_leaf).items():
+            chunks_by_kind.setdefault(kind, {})[rank, place] = float(chunks)
+    return tuple(_sent(kind, of_kind) for kind, of_kind in chunks_by_kind.items())
 
 
 def _sent(kind: LinkKind, of_kind: dict[tuple[int, int], float]) -> _LoadedLinks:

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, NamedTuple, get_args
 
 import numpy as np
 import simpy
@@ -12,7 +12,7 @@ import simpy
 from simnet.cluster.hardware import LinkId, LinkKind
 from simnet.cluster.schedule import Round, Schedule, Send
 from simnet.cluster.topology import Topology, around, touched
-from simnet.collectives import link_loads, pipelines
+from simnet.collectives import link_loads
 from simnet.collectives.link_loads import HopLatency
 from simnet.engine.links import Network
 
@@ -24,29 +24,8 @@ Regular = Callable[[Topology, Schedule, float, float], tuple["FloatArray | float
 """What a collective takes each rank on links as they are since a time, and by how much that may be off [s]."""
 
 
-class Executor(Protocol):
-    """Runs collectives for `num_ranks` ranks, which must all call them in the same order."""
-
-    num_ranks: int
-    topology: Topology
-
-    def run(
-        self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
-    ) -> Steps:
-        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
-
-        Returns:
-            When the last rank of the group had arrived, and when this rank was done [s].
-        """
-        ...
-
-    def compute_changes(self, rank: int, is_computing: bool) -> None:
-        """Take note that a rank's GPU begins or stops to compute, which may change the rates of its links."""
-        ...
-
-
 class Exact:
-    """All ranks, all sends, all links."""
+    """Runs collectives for `num_ranks` ranks, which must all call them in the same order: all sends, all links."""
 
     def __init__(
         self,
@@ -87,7 +66,7 @@ class Exact:
                 self._set_rate(link)
 
     def compute_changes(self, rank: int, is_computing: bool) -> None:
-        """Set the rates of the rank's ports and of its node's NICs anew."""
+        """Set the rates of the ports and NICs of a rank anew, whose GPU begins or stops to compute."""
         self._is_computing[rank] = is_computing
         node = rank // self.topology.ranks_per_node
         for link in (LinkId("port_tx", rank), LinkId("port_rx", rank), LinkId("nic_tx", node), LinkId("nic_rx", node)):
@@ -109,7 +88,13 @@ class Exact:
     def run(
         self, rank: int, sequence: Hashable, schedule: Schedule, message_bytes: float, stretch: float = 1.0
     ) -> Steps:
-        """Wait for the group, then go through this rank's rounds."""
+        """Take part as `rank` in collective number `sequence`, which takes `stretch` times as long as usual.
+
+        Returns:
+            When the last rank of the group had arrived, and when this rank was done [s].
+        """
+        # The first rank to arrive opens it and the last to leave closes it, so that a long run holds those under way
+        # alone.
         if sequence not in self._calls:
             self._calls[sequence] = _Call(self._env, self.topology, self.network, schedule, message_bytes, stretch)
         call = self._calls[sequence]
@@ -118,6 +103,7 @@ class Exact:
         taken_s = self._regular_s(schedule, message_bytes, stretch)
         if taken_s is not None:
             yield self._env.timeout(taken_s if isinstance(taken_s, float) else float(taken_s[rank]))
+            # So that a bar advances as far as it would with events.
             for _ in range(schedule.num_rounds):
                 self._tell_round(rank)
             self._leave(sequence, call)
@@ -182,15 +168,15 @@ def ends_s(topology: Topology, begun: Sequence[Begun], since_s: float = 0.0) -> 
     """
     env = simpy.Environment(since_s)
     executor = Exact(env, topology)
-    found = [np.zeros(topology.world_size) for _ in begun]
+    ends_s = [np.zeros(topology.world_size) for _ in begun]
 
     def goes(number: int, rank: int) -> Generator[simpy.Event]:
         schedule, message_bytes, starts_s, stretch = begun[number]
         yield from _until(env, float(starts_s[rank]))
-        _, found[number][rank] = yield from executor.run(rank, number, schedule, message_bytes, stretch)
+        _, ends_s[number][rank] = yield from executor.run(rank, number, schedule, message_bytes, stretch)
 
-    env.run(env.all_of([env.process(goes(*one)) for one in np.ndindex(len(begun), topology.world_size)]))
-    return found
+    env.run(env.all_of([env.process(goes(*which)) for which in np.ndindex(len(begun), topology.world_size)]))
+    return ends_s
 
 
 class _RoundInFlight:
@@ -207,8 +193,8 @@ class _RoundInFlight:
 
     def __init__(self, env: simpy.Environment, sends: tuple[tuple[Send, ...], ...]) -> None:
         self.sends = sends
-        self.missing = Counter(send.dst for mine in sends for send in mine)
-        self.missing.update({rank: len(mine) for rank, mine in enumerate(sends)})
+        self.missing = Counter(send.dst for posted in sends for send in posted)
+        self.missing.update({rank: len(posted) for rank, posted in enumerate(sends)})
         self.done = [env.event() for _ in sends]
         self.ranks_left = len(sends)
         for rank, event in enumerate(self.done):
@@ -268,11 +254,13 @@ class _Call:
 
     def _flow(self, group: int) -> Generator[simpy.Event]:
         schedule = self._schedule
-        cost = pipelines.cost(self.topology, schedule, self._chunk_bytes * schedule.num_chunks)
+        cost = link_loads.pipeline_cost(self.topology, schedule, self._chunk_bytes * schedule.num_chunks)
         ranks = [schedule.group.rank_at(group, position) for position in range(schedule.group.size)]
-        chunks = pipelines.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
+        chunks = link_loads.count_chunks(schedule, ranks, self.topology.nodes_per_leaf)
         added_s = [around(self.topology, link).added_latency_s((link,), self._env.now) for link in chunks]
-        yield self._env.timeout(self._stretch * (cost.latency_s + pipelines.added_latency_s(schedule, added_s)))
+        yield self._env.timeout(
+            self._stretch * (cost.latency_s + link_loads.added_pipeline_latency_s(schedule, added_s))
+        )
         yield self._network.transfer(
             {
                 link: number * self._chunk_bytes * cost.inflation(link.kind) * self._stretch
@@ -298,10 +286,10 @@ class _Call:
         return _RoundInFlight(self._env, sends)
 
     def _post(self, rank: int, exchange: _RoundInFlight, number: int, *, is_first: bool) -> None:
-        mine, round_ = exchange.sends[rank], self._schedule.rounds[number]
-        posting_s = self.topology.posting_s(len(mine), at_once=round_.at_once)
+        sends, round_ = exchange.sends[rank], self._schedule.rounds[number]
+        posting_s = self.topology.posting_s(len(sends), at_once=round_.at_once)
         hops, together = self._hops(number), dict[float, list[Send]]()
-        for send in mine:
+        for send in sends:
             leaves_node = self.topology.level(rank, send.dst) is self.topology.inter_node
             latency_s = posting_s + (hops.inter_node if leaves_node else hops.intra_node)
             latency_s += hops.fill_s if is_first else 0.0
@@ -316,8 +304,8 @@ class _Call:
 
     def _hops(self, number: int) -> HopLatency:
         if number not in self._hop_latencies:
-            found = link_loads.hop_latency(self.topology, self._schedule, number, self._chunk_bytes)
-            self._hop_latencies[number] = found
+            latency = link_loads.hop_latency(self.topology, self._schedule, number, self._chunk_bytes)
+            self._hop_latencies[number] = latency
         return self._hop_latencies[number]
 
     def _start(self, rank: int, sends: list[Send], exchange: _RoundInFlight, round_: Round) -> None:
@@ -340,7 +328,8 @@ def never_share_links(schedules: Iterable[Schedule]) -> bool:
     That holds for those of all ranks, and of groups inside nodes: a rank is done with its links before it arrives.
     """
     return all(
-        one.group.size == one.group.num_nodes * one.group.ranks_per_node or one.group.nodes == 1 for one in schedules
+        schedule.group.size == schedule.group.num_nodes * schedule.group.ranks_per_node or schedule.group.nodes == 1
+        for schedule in schedules
     )
 
 

@@ -5,6 +5,7 @@ Every stream of every rank is a process. Streams of a rank share its GPU, and co
 """
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,8 +16,8 @@ from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
 from simnet.engine.collective_times import group_order
-from simnet.engine.every_send import Executor
-from simnet.engine.gpu import Gpu
+from simnet.engine.every_send import Exact
+from simnet.engine.links import call_after_all
 from simnet.engine.random_factors import Varied
 from simnet.engine.ranks import RanksIteration, StepSums, latecomers, slowest_rank
 from simnet.engine.recurrence import SAME_TIME
@@ -35,7 +36,125 @@ from simnet.strategies.program import Communicate, Compute, OperationId
 if TYPE_CHECKING:
     from simnet.core.bounded_types import FloatArray
 
-MakeExecutor = Callable[[simpy.Environment, Topology], Executor]
+MakeExecutor = Callable[[simpy.Environment, Topology], Exact]
+
+
+class Gpu:
+    """A GPU that several kernels share: each gets an equal part, and all are slowed by communication.
+
+    This is processor sharing: with n kernels each runs at 1/n of its speed. A queue would let a bucket's encode wait
+    behind the rest of backward, and the result would depend on how finely backward is cut (decision 3).
+
+    Attributes:
+        busy_s: seconds by part ("forward", "backward", "encode", ...); the sum is the time that the GPU was busy.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        *,
+        comm_slowdown: float,
+        on_change: Callable[[bool], None] | None = None,
+    ) -> None:
+        """Take the clock.
+
+        Args:
+            env: the clock.
+            comm_slowdown: factor >= 1 on kernels that run while communication does.
+            on_change: what to tell whether the GPU computes, whenever that changes.
+        """
+        self._env = env
+        self._slowdown = 1.0
+        self._comm_slowdown = comm_slowdown
+        self._communicating = 0
+        self._kernels: list[tuple[float, str, simpy.Event]] = []  # seconds left on an idle GPU, part, its end
+        self._updated_s = 0.0
+        self._plan_number = 0
+        self._on_change = on_change
+        self._reported_computing = False
+        self.busy_s: defaultdict[str, float] = defaultdict(float)
+
+    def set_slowdown(self, slowdown: float) -> None:
+        """Set the factor >= 1 on the kernels that start from now on."""
+        self._slowdown = slowdown
+
+    def run(self, part: str, seconds: float) -> simpy.Event:
+        """Start a kernel that takes `seconds` alone on an idle GPU; return the event that the kernel has ended."""
+        done = self._env.event()
+        if seconds <= 0:
+            return done.succeed()
+        self._advance()
+        self._kernels.append((seconds * self._slowdown, part, done))
+        self._wake_at_next_end()
+        self._report_later()
+        return done
+
+    def communication_starts(self) -> None:
+        """Slow kernels down from now on."""
+        self._advance()
+        self._communicating += 1
+        self._wake_at_next_end()
+
+    def communication_ends(self) -> None:
+        """Let kernels run at full speed again, if no other communication is under way."""
+        self._advance()
+        self._communicating -= 1
+        self._wake_at_next_end()
+
+    @property
+    def _rate(self) -> float:
+        speed = 1 / self._comm_slowdown if self._communicating else 1.0
+        return speed / len(self._kernels)
+
+    def _advance(self) -> None:
+        """Bring what remains of each kernel, and the seconds by part, up to now."""
+        passed = self._env.now - self._updated_s
+        self._updated_s = self._env.now
+        if passed > 0 and len(self._kernels) == 1:  # nearly always, and to the same bits
+            remaining_s, part, done = self._kernels[0]
+            self._kernels = [(remaining_s - passed * self._rate, part, done)]
+            self.busy_s[part] += passed
+        elif passed > 0 and self._kernels:
+            run_s, count = passed * self._rate, len(self._kernels)
+            self._kernels = [(remaining_s - run_s, part, done) for remaining_s, part, done in self._kernels]
+            # Each of n kernels held 1/n of the GPU, whatever part of the iteration it belongs to.
+            for _, part, _ in self._kernels:
+                self.busy_s[part] += passed / count
+
+    def _least_s(self) -> float:
+        """Return what remains of the kernel that ends first."""
+        return self._kernels[0][0] if len(self._kernels) == 1 else min(kernel[0] for kernel in self._kernels)
+
+    def _wake_at_next_end(self) -> None:
+        """Wake when the next kernel ends."""
+        # SimPy cannot cancel a timeout: a wake-up of an earlier plan, with a lower number, does nothing.
+        self._plan_number += 1
+        if self._kernels:
+            wake_in_s, plan_number = max(self._least_s() / self._rate, 0.0), self._plan_number
+            self._env.timeout(wake_in_s).callbacks.append(lambda _event: self._wake(plan_number))
+
+    def _wake(self, plan_number: int) -> None:
+        """End the kernels that are due."""
+        if plan_number != self._plan_number:
+            return
+        self._advance()
+        limit = self._least_s() + SAME_TIME * self._env.now
+        over = [done for remaining_s, _, done in self._kernels if remaining_s <= limit]
+        self._kernels = [kernel for kernel in self._kernels if kernel[0] > limit]
+        for done in over:
+            done.succeed()
+        self._wake_at_next_end()
+        self._report_later()
+
+    def _report_later(self) -> None:
+        # Where one kernel ends another often begins at the same instant: the GPU has then not stopped.
+        if self._on_change is not None and bool(self._kernels) != self._reported_computing:
+            call_after_all(self._env, lambda _event: self._report())
+
+    def _report(self) -> None:
+        if self._on_change is not None and bool(self._kernels) != self._reported_computing:
+            self._reported_computing = bool(self._kernels)
+            self._on_change(self._reported_computing)
 
 
 class RankStep(NamedTuple):
@@ -94,7 +213,7 @@ def run_steps(
 class _SimulatedRank:
     """One rank, or the one that stands for all, while it runs."""
 
-    def __init__(self, env: simpy.Environment, number: int, executor: Executor, comm_slowdown: float) -> None:
+    def __init__(self, env: simpy.Environment, number: int, executor: Exact, comm_slowdown: float) -> None:
         self._env = env
         self._number = number
         self._executor = executor
@@ -113,9 +232,9 @@ class _SimulatedRank:
 
     def take(self, step: int) -> RankStep:
         """Return a step that is done, and forget it."""
-        found, self.done[step] = self.done[step], None
-        assert found is not None
-        return found
+        ranks, self.done[step] = self.done[step], None
+        assert ranks is not None
+        return ranks
 
     def run_all(self, steps: Sequence[Streams], drawn: Sequence[Varied]) -> Generator[simpy.Event]:
         """Go through all steps."""
@@ -134,10 +253,12 @@ class _SimulatedRank:
         self.gpu.set_slowdown(float(varied.compute[self._number]))
         if varied.pauses_s is not None:
             yield self._env.timeout(float(varied.pauses_s[self._number]))
-        self._order = {one: place for place, one in enumerate(collectives_of(streams))}
+        self._order = {collective: place for place, collective in enumerate(collectives_of(streams))}
         waited_for = {waited for stream in streams for operation in stream for waited in operation.after}
         self._ended = {operation_id: self._env.event() for operation_id in waited_for}
-        yield self._env.all_of([self._env.process(self.run(place, one)) for place, one in enumerate(streams)])
+        yield self._env.all_of(
+            [self._env.process(self.run(place, operations)) for place, operations in enumerate(streams)]
+        )
 
     def run(self, stream: int, operations: tuple[TimedOperation, ...]) -> Generator[simpy.Event]:
         """Go through the operations of one stream."""
@@ -197,22 +318,22 @@ def run_exact(
     spans: tuple[Span, ...] = ()
     longest_s, starts_s = 0.0, np.zeros(topology.world_size)
     met_s = starts_s
-    streams = [one for one, _ in steps]
+    streams = [program for program, _ in steps]
     of_steps = run_steps(streams, topology, comm_slowdown, make_executor, drawn)
     for (streams_of_it, num_steps), ranks in zip(steps, of_steps, strict=True):
-        found = _as_arrays(streams_of_it, ranks, met_s)
-        taken_s = tally.add(found, num_steps, num_collectives(streams_of_it))
+        iteration = _as_arrays(streams_of_it, ranks, met_s)
+        taken_s = tally.add(iteration, num_steps, num_collectives(streams_of_it))
         if taken_s > longest_s:
-            slowest = slowest_rank(found.ends_s)
+            slowest = slowest_rank(iteration.ends_s)
             longest_s, spans = taken_s, _from_zero(tuple(ranks[slowest].spans), float(starts_s[slowest]))
-        starts_s, met_s = found.ends_s, found.met_s
+        starts_s, met_s = iteration.ends_s, iteration.met_s
     return tally.timeline(spans, "exact")
 
 
 def _from_zero(spans: tuple[Span, ...], start_s: float) -> tuple[Span, ...]:
     if not start_s:
         return spans
-    return tuple(replace(one, start_s=one.start_s - start_s, end_s=one.end_s - start_s) for one in spans)
+    return tuple(replace(span, start_s=span.start_s - start_s, end_s=span.end_s - start_s) for span in spans)
 
 
 def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -> RanksIteration:
@@ -226,7 +347,7 @@ def _as_arrays(streams: Streams, ranks: "list[RankStep]", met_s: "FloatArray") -
     held_s, last = np.zeros(len(ranks)), np.zeros(len(ranks))
     # When collectives had ended on each rank; first, the last one before the step.
     ended_s = [
-        [before_s, *sorted(one.end_s for one in rank.spans if one.stream == "communication")]
+        [before_s, *sorted(span.end_s for span in rank.spans if span.stream == "communication")]
         for rank, before_s in zip(ranks, met_s.tolist(), strict=True)
     ]
     for which in collectives_of(streams):

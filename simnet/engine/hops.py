@@ -64,7 +64,7 @@ def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
         TooManySendsError: there are too many.
     """
     world = schedule.group.num_nodes * schedule.group.ranks_per_node
-    found: list[Hops] = []
+    kinds: list[Hops] = []
     seen = 0
     for number, round_ in enumerate(schedule.rounds):
         indices = range(1) if round_.same_pairs else range(round_.repeat)
@@ -72,14 +72,14 @@ def hops_of(schedule: Schedule) -> tuple[Hops, ...]:
         if seen > link_loads.MOST_FOLLOWED:
             raise TooManySendsError
         for index in indices:
-            one = _hops(round_, index, world, round_.repeat if round_.same_pairs else 1)
-            one = one._replace(numbers=() if index else (number,))
-            if found and _are_equal(found[-1], one):
-                last = found[-1]
-                found[-1] = last._replace(times=last.times + one.times, numbers=last.numbers + one.numbers)
-            elif len(one.src):
-                found.append(one)
-    return tuple(_with_rings(one) for one in found)
+            hops = _hops(round_, index, world, round_.repeat if round_.same_pairs else 1)
+            hops = hops._replace(numbers=() if index else (number,))
+            if kinds and _are_equal(kinds[-1], hops):
+                last = kinds[-1]
+                kinds[-1] = last._replace(times=last.times + hops.times, numbers=last.numbers + hops.numbers)
+            elif len(hops.src):
+                kinds.append(hops)
+    return tuple(_with_rings(hops) for hops in kinds)
 
 
 def _with_rings(hops: Hops) -> Hops:
@@ -90,9 +90,9 @@ def _with_rings(hops: Hops) -> Hops:
 
 def _hops(round_: Round, index: int, world: int, times: int) -> Hops:
     sends = [(rank, send.dst, send.width) for rank in range(world) for send in round_.sends(rank, index)]
-    src: IntArray = np.array([one[0] for one in sends], dtype=np.intp)
-    dst: IntArray = np.array([one[1] for one in sends], dtype=np.intp)
-    width: FloatArray = np.array([one[2] for one in sends], dtype=np.float64)
+    src: IntArray = np.array([send[0] for send in sends], dtype=np.intp)
+    dst: IntArray = np.array([send[1] for send in sends], dtype=np.intp)
+    width: FloatArray = np.array([send[2] for send in sends], dtype=np.float64)
     posts = np.bincount(src, minlength=world)[src] if len(src) else src
     before = None
     if len(sends) == world and len(set(dst)) == world and (posts == 1).all():
@@ -117,12 +117,12 @@ def _rings(before: "IntArray") -> "IntArray | None":
     return np.array(rings) if len({len(ring) for ring in rings}) == 1 else None
 
 
-def _are_equal(one: Hops, other: Hops) -> bool:
+def _are_equal(hops: Hops, other: Hops) -> bool:
     return (
-        one.round_.crossing_fraction == other.round_.crossing_fraction
-        and one.round_.passes_on == other.round_.passes_on
-        and len(one.src) == len(other.src)
-        and all((a == b).all() for a, b in ((one.src, other.src), (one.dst, other.dst), (one.width, other.width)))
+        hops.round_.crossing_fraction == other.round_.crossing_fraction
+        and hops.round_.passes_on == other.round_.passes_on
+        and len(hops.src) == len(other.src)
+        and all((a == b).all() for a, b in ((hops.src, other.src), (hops.dst, other.dst), (hops.width, other.width)))
     )
 
 
@@ -208,19 +208,19 @@ class _HopCost:
         hops = self._hops
         inside, between = latency.intra_node, latency.inter_node
         posting = {n: topology.posting_s(int(n), at_once=False) for n in _distinct(hops.posts)}
-        found = np.where(self._between, between, inside)
+        latency_s = np.where(self._between, between, inside)
         for number, posting_s in posting.items():
-            found[hops.posts == number] += posting_s
-        return found
+            latency_s[hops.posts == number] += posting_s
+        return latency_s
 
     def _inflated_bytes(self, topology: Topology, chunk_bytes: float) -> "FloatArray":
-        found = np.empty(len(self._hops.src))
+        inflated_bytes = np.empty(len(self._hops.src))
         for width in _distinct(self._hops.width):
             for is_between, level in ((False, topology.intra_node), (True, topology.inter_node)):
                 size = float(width) * chunk_bytes
                 efficiency = link_loads.send_efficiency(topology, level, size, self._hops.round_)
-                found[(self._hops.width == width) & (self._between == is_between)] = size / efficiency
-        return found
+                inflated_bytes[(self._hops.width == width) & (self._between == is_between)] = size / efficiency
+        return inflated_bytes
 
     def shares_evenly(self, now: "FloatArray") -> bool:
         """Tell whether sends that share a link start and end together."""
@@ -265,9 +265,9 @@ def _advance(now: "FloatArray", hops: Hops, seconds: "FloatArray") -> "FloatArra
     if hops.ring is not None and hops.times > 1:
         closed = around_rings(now[hops.ring], of_rank[hops.ring], hops.times)
         if closed is not None:
-            found = np.empty(len(now))
-            found[hops.ring] = closed
-            return found
+            ends_s = np.empty(len(now))
+            ends_s[hops.ring] = closed
+            return ends_s
     for _ in range(hops.times):
         ends = now + of_rank
         now = np.maximum(ends, ends[hops.before])
@@ -288,7 +288,7 @@ def around_rings(now: "FloatArray", cost: "FloatArray", times: int) -> "FloatArr
     twice = np.concatenate((cost, cost), axis=1)
     before = np.concatenate((np.zeros((rings, 1)), np.cumsum(twice, axis=1)), axis=1)
     slower = _nearest_slower(twice)
-    ring, rank = (one.ravel() for one in np.indices(now.shape))
+    ring, rank = (axis.ravel() for axis in np.indices(now.shape))
     place = rank + size
     best, waits_at = times * twice[ring, place], slower[ring, place]
     first = np.maximum(place - min(size - 1, times), 0)
@@ -306,11 +306,11 @@ def _nearest_slower(cost: "FloatArray") -> "IntArray":
 
     All between a place and where it points to are no slower than it: what is no slower either points further.
     """
-    found = np.broadcast_to(np.arange(cost.shape[1]) - 1, cost.shape).copy()
-    row, place = (one.ravel() for one in np.indices(cost.shape))
+    nearest = np.broadcast_to(np.arange(cost.shape[1]) - 1, cost.shape).copy()
+    row, place = (axis.ravel() for axis in np.indices(cost.shape))
     while len(row):
-        points_to = found[row, place]
+        points_to = nearest[row, place]
         passes = (points_to >= 0) & (cost[row, points_to] <= cost[row, place])
         row, place, points_to = row[passes], place[passes], points_to[passes]
-        found[row, place] = found[row, points_to]
-    return found
+        nearest[row, place] = nearest[row, points_to]
+    return nearest

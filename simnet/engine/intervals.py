@@ -25,10 +25,9 @@ from simnet.core import files, schema
 from simnet.core.bounded_types import Intervals
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import is_folded
 from simnet.engine.result import Influence, References, RunResult, compared_with
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, settings_of
 from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import Strategy
 from simnet.workload import training_step
@@ -99,24 +98,24 @@ def model_error(calibration: Calibration) -> ModelError:
 # ---- intervals that are given
 
 
-def plain_scenario(given: Scenario) -> Scenario:
+def plain_scenario(scenario: Scenario) -> Scenario:
     """Return a scenario whose intervals are all of plain keys: at its number of nodes, on its GPU, at its batch."""
-    workload, found = given.workload, training_step.compute_interval(given.workload, given.cluster)
-    if found is not None and "compute" not in workload.intervals:
-        workload = replace(workload, intervals={**workload.intervals, "compute": found})
-    calibration = given.calibration.at_nodes(given.cluster.num_nodes)
-    if spread := calibration.nccl_spread(given.cluster):
+    workload, interval = scenario.workload, training_step.compute_interval(scenario.workload, scenario.cluster)
+    if interval is not None and "compute" not in workload.intervals:
+        workload = replace(workload, intervals={**workload.intervals, "compute": interval})
+    calibration = scenario.calibration.at_nodes(scenario.cluster.num_nodes)
+    if spread := calibration.nccl_spread(scenario.cluster):
         between = {f"nccl.{key}": ends for key, ends in spread.items()}
         calibration = replace(calibration, intervals=calibration.intervals | between)
-    return replace(given, calibration=calibration, workload=workload)
+    return replace(scenario, calibration=calibration, workload=workload)
 
 
-def has_intervals(given: Scenario) -> bool:
+def has_intervals(scenario: Scenario) -> bool:
     """Tell whether anything of a scenario has an interval."""
-    return bool(given_intervals(plain_scenario(given)))
+    return bool(stated_intervals(plain_scenario(scenario)))
 
 
-def given_intervals(plain: Scenario) -> Intervals:
+def stated_intervals(plain: Scenario) -> Intervals:
     """Return the intervals of a plain scenario by dotted key of the scenario; those without width are left out."""
     of_calibration = {f"calibration.{key}": ends for key, ends in calibration_intervals(plain.calibration).items()}
     of_workload = {f"workload.{key}": ends for key, ends in plain.workload.intervals.items() if ends != (1, 1)}
@@ -137,7 +136,7 @@ def changed(plain: Scenario, factors: Mapping[str, float]) -> Scenario:
 
     Args:
         plain: see `plain_scenario`.
-        factors: on the values, by key of `given_intervals`.
+        factors: on the values, by key of `stated_intervals`.
 
     Raises:
         SimnetError: an interval of a key that the scenario does not have, or that has no number.
@@ -152,20 +151,20 @@ def changed(plain: Scenario, factors: Mapping[str, float]) -> Scenario:
 
 def changed_calibration(plain: Calibration, factors: Mapping[str, float]) -> Calibration:
     """Return a calibration with some of the values of `calibration_intervals` multiplied."""
-    found: Calibration = _changed(plain, factors, f"{plain.label}: intervals")
-    return found
+    calibration: Calibration = _changed(plain, factors, f"{plain.label}: intervals")
+    return calibration
 
 
-def _changed_workload(given: Workload, factors: Mapping[str, float]) -> Workload:
+def _changed_workload(workload: Workload, factors: Mapping[str, float]) -> Workload:
     by_key = dict(factors)
-    changed, compute = given, by_key.pop("compute", None)
-    if compute is not None and given.forward_s is None and (given.compute or given.work):
-        rows = tuple(row.slower_by(compute) for row in given.compute)
-        changed = replace(given, compute=rows, work=given.work and given.work.slower_by(compute))
+    changed, compute = workload, by_key.pop("compute", None)
+    if compute is not None and workload.forward_s is None and (workload.compute or workload.work):
+        rows = tuple(row.slower_by(compute) for row in workload.compute)
+        changed = replace(workload, compute=rows, work=workload.work and workload.work.slower_by(compute))
     elif compute is not None:
         by_key = {**dict.fromkeys(COMPUTE, compute), **by_key}
-    found: Workload = _changed(changed, by_key, f"{given.label}: intervals")
-    return found
+    scaled: Workload = _changed(changed, by_key, f"{workload.label}: intervals")
+    return scaled
 
 
 def _changed(whole: Any, factors: Mapping[str, float], where: str, prefix: str = "") -> Any:
@@ -218,20 +217,20 @@ def _scaled(name: str, value: Any, factor: float, where: str) -> Any:
 # ---- draws
 
 
-def drawn_scenarios(given: Scenario, count: int) -> Iterator[Scenario]:
+def drawn_scenarios(scenario: Scenario, count: int) -> Iterator[Scenario]:
     """Yield so many scenarios whose calibration and workload are drawn from their intervals.
 
     Raises:
         SimnetError: the draws are too few, or an interval is of a key that is not there, or that has no number.
     """
-    plain = plain_scenario(given)
-    yield from (changed(plain, factors) for factors in _drawn_factors(given_intervals(plain), count))
+    plain = plain_scenario(scenario)
+    yield from (changed(plain, factors) for factors in _drawn_factors(stated_intervals(plain), count))
 
 
-def drawn_calibrations(given: Calibration, count: int) -> Iterator[Calibration]:
+def drawn_calibrations(calibration: Calibration, count: int) -> Iterator[Calibration]:
     """Yield so many calibrations drawn from the intervals of one."""
-    known = calibration_intervals(given)
-    yield from (changed_calibration(given, factors) for factors in _drawn_factors(known, count))
+    known = calibration_intervals(calibration)
+    yield from (changed_calibration(calibration, factors) for factors in _drawn_factors(known, count))
 
 
 def _drawn_factors(known: Intervals, count: int) -> Iterator[dict[str, float]]:
@@ -265,9 +264,9 @@ def normals(key: str, count: int) -> tuple[float, ...]:
     from statistics import NormalDist
 
     normal = NormalDist()
-    found = [normal.inv_cdf((part + 0.5) / count) for part in range(count)]
-    Random(f"{SEED}/{key}").shuffle(found)
-    return tuple(found)
+    quantiles = [normal.inv_cdf((part + 0.5) / count) for part in range(count)]
+    Random(f"{SEED}/{key}").shuffle(quantiles)
+    return tuple(quantiles)
 
 
 # ---- intervals that follow
@@ -280,6 +279,7 @@ def middle_90_percent(values: Sequence[float], error: float = 1.0) -> tuple[floa
         values: one a draw.
         error: the model's own, log-normal, as `ModelError` holds it; 1 for none.
     """
+    # The model's own error is folded in exactly: 50 draws are surer so than 200 with the error drawn among them.
     ordered, tail = sorted(values), (1 - CONFIDENCE) / 2
     if error <= 1:
         return quantile(ordered, tail), quantile(ordered, 1 - tail)
@@ -295,13 +295,14 @@ def _with_error(values: Sequence[float], share: float, error: float) -> float:
         return values[0]
     if below >= zeros + len(places):
         return values[-1]
+    # Nine standard deviations beyond the outermost draw: less of the distribution lies there than a float tells.
     low, high = places[0] - 9 * sigma, places[-1] + 9 * sigma
     below -= zeros
     scale = sigma * math.sqrt(2)
     for _ in range(60):
         middle = (low + high) / 2
-        found = sum(math.erfc((place - middle) / scale) for place in places) / 2
-        low, high = (middle, high) if found < below else (low, middle)
+        covered = sum(math.erfc((place - middle) / scale) for place in places) / 2
+        low, high = (middle, high) if covered < below else (low, middle)
         if high - low < 1e-9:
             break
     return math.exp((low + high) / 2)
@@ -329,6 +330,7 @@ def with_default_draws(scenario: Scenario, num_points: int = 1) -> Scenario:
     """
     if scenario.run.draws is not None or scenario.calibration.kind == "ideal":
         return scenario
+    # Draws of ranks that are not alike are arrays of ranks: seconds each on many ranks.
     if not is_folded(scenario):
         is_quick = scenario.run.fidelity != "exact" and scenario.cluster.world_size <= MOST_DRAWN_RANKS
         if not is_quick or num_points > 1:
@@ -382,7 +384,7 @@ def influences(result: RunResult) -> tuple[Influence, ...]:
     scenario = _of_one_iteration(plain_scenario(result.scenario))
     metric = "iteration_s" if result.speedup is None else "speedup"
     usual = metrics_of(result)[metric]
-    known = given_intervals(scenario)
+    known = stated_intervals(scenario)
     asked = [(key, factor) for key, ends in known.items() for factor in ends]
     if not asked:
         return ()
@@ -391,11 +393,11 @@ def influences(result: RunResult) -> tuple[Influence, ...]:
         return [side, *(changed(side, {key: factor}) for key, factor in asked)]
 
     ratios = iter(_ratios(scenario, result.references, at_ends)[metric])
-    found = [
+    influences = [
         Influence(key=key, interval=ends, values=(usual * next(ratios), usual * next(ratios)))
         for key, ends in known.items()
     ]
-    matter = [influence for influence in found if influence.effect(usual) >= LEAST_EFFECT]
+    matter = [influence for influence in influences if influence.effect(usual) >= LEAST_EFFECT]
     return tuple(sorted(matter, key=lambda influence: influence.effect(usual), reverse=True))
 
 
@@ -446,6 +448,7 @@ def _of_one_iteration(scenario: Scenario) -> Scenario:
     """Return a scenario with one iteration of what is always there, collectives as wholes where ranks differ."""
     if is_folded(scenario):
         return scenario
+    # What varies between iterations widens each iteration, not the mean that an interval is of.
     faults = tuple(fault for fault in scenario.cluster.faults if not fault.varies)
     run = replace(scenario.run, iterations=1)
     return replace(scenario, run=run, cluster=replace(scenario.cluster, faults=faults))

@@ -111,17 +111,17 @@ class Network:
 
     def _component(self, link: Hashable, seen: set[Hashable]) -> dict[Flow, None]:
         """Return the flows joined to a link through shared links, in the order of discovery, so that runs repeat."""
-        found: dict[Flow, None] = {}
+        flows: dict[Flow, None] = {}
         frontier = [link]
         seen.add(link)
         while frontier:
             for flow in self._running[frontier.pop()]:
-                if flow not in found:
-                    found[flow] = None
+                if flow not in flows:
+                    flows[flow] = None
                     fresh = [other for other, _ in flow.links if other not in seen]
                     seen.update(fresh)
                     frontier += fresh
-        return found
+        return flows
 
     def _refill(self, flows: dict[Flow, None]) -> None:
         now = self._env.now

@@ -15,9 +15,8 @@ from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import PreparedScenario, is_folded
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import BatchSettings, Scenario, settings_of, with_settings
 from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, Strategy
 from simnet.workload import gpu_memory, training_step
@@ -92,6 +91,7 @@ def _at_peak(scenario: Scenario, strategy: Strategy, step: Step, topology: Topol
 
 def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology) -> RankMemory | None:
     """Return what one rank holds."""
+    # Errors of foreign code are named as such; one of ours is a defect and keeps its traceback.
     if not is_foreign(type(strategy)):
         return strategy.memory(model, step, topology)
     try:
@@ -112,13 +112,14 @@ def fitting(scenario: Scenario, variants: Iterable[AnyStrategy], step: Step | No
         step: that of a scenario with other settings, which saves the time to find it.
     """
     memory_of, kept = memories(scenario, step), []
-    for one in variants:
+    for variant in variants:
         try:
-            memory = memory_of(one)
+            memory = memory_of(variant)
+        # A variant that cannot be made here fits nowhere, and others may.
         except SimnetError:
             continue
         if memory is None or memory.fits is not False:
-            kept.append(one)
+            kept.append(variant)
     return tuple(kept)
 
 
@@ -138,8 +139,10 @@ def that_fit(scenario: Scenario, variants: Sequence[AnyStrategy], step: Step | N
     """
     step = step or training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     scenario = _uncut(scenario, variants)
+    # Uncut first: where it fits nothing else needs to be tried, since no cut is faster.
     if kept := fitting(scenario, variants, step):
         return [Fitting(scenario, kept)]
+    # The largest that fits at each level alone: smaller micro-batches launch more kernels and are never faster.
     largest: list[Fitting] = []
     for level in _tried(scenario, variants):
         fits = (fitting_cut for cut in level if (fitting_cut := _with_fewest(scenario, cut, variants, step)))
@@ -162,12 +165,12 @@ def _is_adam(scenario: Scenario) -> bool:
 
 def _uncut(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Scenario:
     """Return a scenario with all samples of a step in one micro-batch, and nothing computed again to save memory."""
-    given, memory = settings_of(scenario), scenario.workload.memory
+    settings, memory = settings_of(scenario), scenario.workload.memory
     if memory is None or memory.activations_per_sample is None:
         return scenario
     if all(variant.takes_other_micro_batches for variant in variants):
-        given = given._replace(batch_per_rank=given.batch_per_rank * given.micro_batches, micro_batches=1)
-    return with_settings(scenario, given._replace(checkpointing=0.0))
+        settings = settings._replace(batch_per_rank=settings.batch_per_rank * settings.micro_batches, micro_batches=1)
+    return with_settings(scenario, settings._replace(checkpointing=0.0))
 
 
 def _tried(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Iterator[list[tuple[BatchSettings, ...]]]:
@@ -175,18 +178,21 @@ def _tried(scenario: Scenario, variants: Iterable[AnyStrategy]) -> Iterator[list
 
     Each comes with fewer and with more of what saves memory at no cost; the last has all of it.
     """
-    given, memory = settings_of(scenario), scenario.workload.memory
+    settings, memory = settings_of(scenario), scenario.workload.memory
     if memory is None:
         return
-    takes_others = all(one.takes_other_micro_batches for one in variants)
-    parts = [one for one in range(1, given.batch_per_rank + 1) if given.batch_per_rank % one == 0]
-    levels = [one for one in CHECKPOINTED if one >= given.checkpointing] if memory.checkpointed else []
-    adams: list[Adam] = [given.adam, "fused"] if _is_adam(scenario) else [given.adam]
-    free = [(view, adam) for adam in adams for view in dict.fromkeys((given.gradient_as_bucket_view, True))]
-    for level in levels or [given.checkpointing]:
+    takes_others = all(variant.takes_other_micro_batches for variant in variants)
+    parts = [number for number in range(1, settings.batch_per_rank + 1) if settings.batch_per_rank % number == 0]
+    levels = [level for level in CHECKPOINTED if level >= settings.checkpointing] if memory.checkpointed else []
+    adams: list[Adam] = [settings.adam, "fused"] if _is_adam(scenario) else [settings.adam]
+    free = [(view, adam) for adam in adams for view in dict.fromkeys((settings.gradient_as_bucket_view, True))]
+    for level in levels or [settings.checkpointing]:
         yield [
-            tuple(BatchSettings(given.batch_per_rank // one, given.micro_batches * one, level, *each) for each in free)
-            for one in (parts if takes_others else [1])
+            tuple(
+                BatchSettings(settings.batch_per_rank // number, settings.micro_batches * number, level, *each)
+                for each in free
+            )
+            for number in (parts if takes_others else [1])
         ]
 
 
@@ -194,6 +200,7 @@ def _with_fewest(
     scenario: Scenario, cut: tuple[BatchSettings, ...], variants: Sequence[AnyStrategy], step: Step
 ) -> Fitting | None:
     """Return the first settings in which as many variants fit as in the last; None where none does."""
+    # The last has all that saves memory at no cost: if not even that fits, fewer of it do not.
     kept = fitting(with_settings(scenario, cut[-1]), variants, step)
     if not kept:
         return None
@@ -211,6 +218,7 @@ def least(scenario: Scenario, variants: Sequence[AnyStrategy]) -> Fitting:
     step = training_step.resolve(scenario.workload, scenario.cluster, scenario.calibration)
     tried = [settings for level in _tried(scenario, variants) for cut in level for settings in cut]
     smallest, least_bytes = Fitting(scenario, tuple(variants[:1])), math.inf
+    # As the user has it comes first, so that of equals it is what is shown.
     for settings in (settings_of(scenario), *tried):
         there = with_settings(scenario, settings)
         memory_of = memories(there, step)
@@ -248,6 +256,7 @@ def _of_change(changed: Scenario, step: Step) -> GpuMemory | None:
     workload, cluster = changed.workload, changed.cluster
     step = replace(step, samples=workload.batch_per_rank, micro_batches=changed.grad_accumulation)
     activations, gpu = gpu_memory.of_model(workload, cluster, step).activations, gpu_models.known(cluster.gpu)
+    # Activations alone are known at once; what a rank holds beside them takes as long as a simulation in large models.
     if gpu is not None and activations is not None and activations > gpu.memory_bytes:
         return None
     return _at_peak(changed, changed.strategy, step, topologies.build(cluster, changed.calibration))
@@ -259,14 +268,14 @@ def sentence(scenario: Scenario, strategy: AnyStrategy, memory: GpuMemory) -> st
     largest = sorted(memory.parts.items(), key=lambda part: -part[1])[:2]
     parts = ", ".join(f"{name} {format_bytes(size)}" for name, size in largest if size)
     sizes = f"{size_text(memory)} of {format_bytes(memory.gpu_bytes)} on {scenario.cluster.gpu} ({parts})"
-    found = what_fits(scenario, strategy)
-    if found is None:
-        repair = "nothing that was tried fits: smaller batches, sharding, more nodes; take a GPU with more memory"
+    repair = what_fits(scenario, strategy)
+    if repair is None:
+        text = "nothing that was tried fits: smaller batches, sharding, more nodes; take a GPU with more memory"
     else:
-        repair = f"{found.text} takes {size_text(found.memory)}"
-    if found is None or found.scenario.strategy != strategy:
-        repair += _in_8_bit(replace(scenario, strategy=strategy, baseline=None))
-    return f"{DOES_NOT_FIT}{strategy.title} takes {sizes}; {repair}"
+        text = f"{repair.text} takes {size_text(repair.memory)}"
+    if repair is None or repair.scenario.strategy != strategy:
+        text += _in_8_bit(replace(scenario, strategy=strategy, baseline=None))
+    return f"{DOES_NOT_FIT}{strategy.title} takes {sizes}; {text}"
 
 
 def _in_8_bit(scenario: Scenario) -> str:
@@ -321,11 +330,13 @@ def _own_changes(scenario: Scenario, changed: Scenario, step: Step) -> Iterator[
     scenarios = [fits.scenario for fits in that_fit(changed, (strategy,), step)]
     if not scenarios:
         return
+    # A time is only asked for where there is a choice.
     best = scenarios[0] if len(scenarios) == 1 else min(scenarios, key=_alike_s(strategy))
-    settings, given = settings_of(best), settings_of(scenario)
+    settings, before = settings_of(best), settings_of(scenario)
     if scenario.run.global_batch is not None:
-        given = given._replace(micro_batches=settings.micro_batches)
-    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.changes(given).items())
+        # With a global batch the number of micro-batches follows, and is no key to set.
+        before = before._replace(micro_batches=settings.micro_batches)
+    keys = ", ".join(f"{key} = {json.dumps(value)}" for key, value in settings.changes(before).items())
     yield f"{settings.text()} ({keys})", replace(best, strategy=strategy)
 
 
@@ -344,7 +355,7 @@ def _alike_s(strategy: AnyStrategy) -> Callable[[Scenario], float]:
 
 def _sharded(scenario: Scenario) -> Iterator[Change]:
     for kind, title in SHARDING:
-        made = next((one for one in strategies.STRATEGIES.built_in() if tag_of(one) == kind), None)
+        made = next((strategy for strategy in strategies.STRATEGIES.built_in() if tag_of(strategy) == kind), None)
         if made is not None and kind != scenario.strategy.kind:
             yield from _made(f"{title} (strategy = {kind!r})", scenario, strategy=made())
 
@@ -352,6 +363,7 @@ def _sharded(scenario: Scenario) -> Iterator[Change]:
 def _longer_shards(scenario: Scenario) -> Iterator[Change]:
     cluster = scenario.cluster
     for nodes in range(2, cluster.num_nodes + 1):
+        # Shards must divide the ranks.
         if cluster.num_nodes % nodes == 0:
             ranks = nodes * cluster.ranks_per_node
             hybrid = strategies.HybridShard(shard_ranks=ranks)

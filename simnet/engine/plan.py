@@ -19,11 +19,21 @@ from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, UnlikeLanesError, least, stacked
 from simnet.core.registry import is_foreign
 from simnet.engine import recurrence
-from simnet.engine.recurrence import OneRank, Price, PricedStep, Steps, TwoStreams
+from simnet.engine.recurrence import MeetingRanks, OneRank, Price, PricedStep, Steps, TwoStreams
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline
 from simnet.strategies import Strategy
 from simnet.strategies.base import kernel_costs_of
-from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program, check_program
+from simnet.strategies.program import (
+    NO_SHARE,
+    Communicate,
+    Compute,
+    Kernel,
+    Operation,
+    OperationId,
+    Program,
+    check_program,
+    step_times,
+)
 from simnet.workload import training_step
 from simnet.workload.kernel_cost import KernelCost
 
@@ -32,7 +42,7 @@ NO_TIME = 0
 PAUSE_S = 0.07
 """A pause of a host. Source: torchtitan logs collections of garbage of 0.06 to 0.08 s (pull request 1287)."""
 LEAST_LANES = 4
-"""From as many on one pass over arrays takes less time than one pass each."""
+"""From as many on one pass over arrays takes less time than one pass each, which numpy's calls cost."""
 
 
 class PlanNumbers(NamedTuple):
@@ -55,9 +65,8 @@ class PlanNumbers(NamedTuple):
 
     @property
     def times(self) -> tuple[Number, ...]:
-        """Forward, backward, the backward that exchanges, the optimizer, and one second."""
-        step = self.step
-        return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s, 1.0
+        """Those of which a `StepShare` is."""
+        return step_times(self.step)
 
 
 class LaneNumbers:
@@ -71,6 +80,7 @@ class LaneNumbers:
         """Take at least one."""
         self.lanes = lanes
 
+    # Each on first use: most plans ask for some of these alone, and stacking hundreds of lanes takes as long as a pass.
     @cached_property
     def topology(self) -> Topology:
         """All their links.
@@ -78,87 +88,30 @@ class LaneNumbers:
         Raises:
             UnlikeLanesError: more differs than numbers.
         """
-        return lanes_of([one.topology for one in self.lanes])
+        return lanes_of([lane.topology for lane in self.lanes])
 
     @cached_property
     def times(self) -> tuple[Number, ...]:
         """All their compute, as of one."""
-        return stacked([one.times for one in self.lanes])
+        return stacked([lane.times for lane in self.lanes])
 
     @cached_property
     def pause_s(self) -> Number:
         """All their pauses of hosts, as of one."""
-        return stacked([one.step.host_pause_s for one in self.lanes])
+        return stacked([lane.step.host_pause_s for lane in self.lanes])
 
     @cached_property
     def slowdown(self) -> Number:
         """All their factors, as of one."""
-        return stacked([one.slowdown for one in self.lanes])
+        return stacked([lane.slowdown for lane in self.lanes])
 
     @cached_property
     def calibrations(self) -> tuple[Calibration, ...]:
-        """Those that differ, each once; one where all share it."""
+        """Those of all lanes; one where all share it."""
         first = self.lanes[0].calibration
-        are_one = all(one.calibration is first or one.calibration == first for one in self.lanes)
-        return (first,) if are_one else tuple(one.calibration for one in self.lanes)
-
-
-class _Mixed(float):
-    """A time that knows how much of each of `PlanNumbers.times` is in it, through sums and products."""
-
-    parts: tuple[float, ...]
-
-    def __new__(cls, value: float, parts: tuple[float, ...]) -> "_Mixed":
-        """Return a time, and its parts."""
-        found = super().__new__(cls, value)
-        found.parts = parts
-        return found
-
-    def __reduce__(self) -> "tuple[type[_Mixed], tuple[float, tuple[float, ...]]]":
-        """Return what it is made of again: a ranking goes to workers with its plans."""
-        return _Mixed, (float(self), self.parts)
-
-    def __mul__(self, other: float) -> float:
-        """Return so many of it."""
-        if isinstance(other, _HookFactor):
-            return _Mixed(float(self) * float(other), (0.0, 0.0, self.parts[1], 0.0, 0.0))
-        return _Mixed(float(self) * other, tuple(part * other for part in self.parts))
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: float) -> float:
-        """Return a part of it."""
-        return _Mixed(float(self) / other, tuple(part / other for part in self.parts))
-
-    def __add__(self, other: float) -> float:
-        """Return it and another time."""
-        return _Mixed(float(self) + float(other), tuple(map(sum, zip(self.parts, _parts(other), strict=True))))
-
-    __radd__ = __add__
-
-    def __sub__(self, other: float) -> float:
-        """Return it without another time."""
-        return self + _Mixed(-float(other), tuple(-part for part in _parts(other)))
-
-
-class _HookFactor(float):
-    """The factor that makes backward the backward that exchanges, which calibrations draw on its own."""
-
-
-def _parts(seconds: float) -> tuple[float, ...]:
-    return seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, float(seconds))
-
-
-def _with_parts(step: training_step.Step) -> training_step.Step:
-    """Return a step whose times know their parts."""
-    forward, backward, optimizer = (tuple(float(place == number) for place in range(5)) for number in (0, 1, 3))
-    return replace(
-        step,
-        forward_s=_Mixed(step.forward_s, forward),
-        backward_s=_Mixed(step.backward_s, backward),
-        optimizer_s=_Mixed(step.optimizer_s, optimizer),
-        hook_slowdown=_HookFactor(step.hook_slowdown),
-    )
+        # Identity first: points of a sweep share the object, and to compare hundreds of numbers takes long.
+        is_shared = all(lane.calibration is first or lane.calibration == first for lane in self.lanes)
+        return (first,) if is_shared else tuple(lane.calibration for lane in self.lanes)
 
 
 def is_fixed(strategy: Strategy) -> bool:
@@ -167,13 +120,6 @@ def is_fixed(strategy: Strategy) -> bool:
     It is not where buckets are cut by what exchanges take, nor is foreign code known not to do so.
     """
     return strategy.bucketing != "mg_wfbp" and not is_foreign(type(strategy))
-
-
-class _ComputePart(NamedTuple):
-    """Compute of a program: how much of each of `PlanNumbers.times` it takes."""
-
-    parts: tuple[float, ...]
-    is_update: bool
 
 
 class _HostPauses(NamedTuple):
@@ -209,25 +155,28 @@ class StrategyPlan:
         self.program = program
         self.is_fixed = is_fixed(strategy)
         self._costs = kernel_costs_of(program.kernels)
+        # A program of a thousand operations has some ten prices: buckets and layers are alike. Each is priced once.
         self._numbers: dict[object, int] = {None: NO_TIME}
-        self._priced: list[Communicate | Kernel | _ComputePart | _HostPauses] = []
+        self._priced: list[Operation | _HostPauses] = []
         self.steps: Steps = tuple(tuple(map(self._step, stream)) for stream in program.streams)
+        # Further steps wait for no other, so that one of them is run and counted as often as there are.
         self.inner = StrategyPlan(strategy, program.inner.program) if program.inner else None
         self.num_inner = program.inner.number if program.inner else 0
 
     def _step(self, operation: Operation) -> PricedStep:
         key: object
-        part: Communicate | Kernel | _ComputePart | _HostPauses
+        part: Operation | _HostPauses = operation
         if isinstance(operation, Communicate):
-            part, key = operation, (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
+            # Without rounds it sends nothing, as in a group of one rank: it has the price of what takes no time.
+            key = (operation.schedule, operation.message_bytes) if operation.schedule.rounds else None
         elif isinstance(operation, Kernel):
-            part, key = operation, (operation.name, operation.num_elements, operation.num_vectors)
+            # Neither the bucket nor the part of the iteration changes what it takes.
+            key = operation.name, operation.num_elements, operation.num_vectors
         elif operation.part == "wait" and self.strategy.waits_for_hosts:
             key = part = _HostPauses(_num_messages(self.program))
         else:
-            seconds = operation.seconds
-            of_times = seconds.parts if isinstance(seconds, _Mixed) else (0.0, 0.0, 0.0, 0.0, seconds)
-            key = part = _ComputePart(of_times, operation.part == "optimizer")
+            # A kernel that moves the parameters takes the place of the optimizer's compute, so that it has its price.
+            key = operation.share, operation.seconds, operation.part == "optimizer"
         number = self._numbers.setdefault(key, len(self._priced) + 1)
         if number > len(self._priced):
             self._priced.append(part)
@@ -241,8 +190,8 @@ class StrategyPlan:
     @cached_property
     def collectives(self) -> tuple[Communicate, ...]:
         """Every distinct collective that sends something, those of further steps too."""
-        own = tuple(one for one in self._priced if isinstance(one, Communicate))
-        return own + (self.inner.collectives if self.inner else ())
+        of_streams = tuple(part for part in self._priced if isinstance(part, Communicate))
+        return of_streams + (self.inner.collectives if self.inner else ())
 
     def prices(self, at: PlanNumbers) -> list[Price]:
         """Return the seconds of every distinct part."""
@@ -262,29 +211,35 @@ class StrategyPlan:
         *,
         moved: bool,
     ) -> list[Price]:
-        found: list[Price] = [0.0]
-        for one in self._priced:
-            if isinstance(one, Communicate):
-                found.append(pace.price(topology, one.schedule, one.message_bytes, is_alone=self.are_apart))
-            elif isinstance(one, Kernel):
-                found.append(kernel_s(one))
-            elif isinstance(one, _HostPauses):
-                found.append(one.seconds(pause_s, topology.world_size))
+        prices: list[Price] = [0.0]
+        for part in self._priced:
+            if isinstance(part, Communicate):
+                # Beside others on its links it has no time of its own: `OneRank` asks its price from event to event.
+                prices.append(pace.price(topology, part.schedule, part.message_bytes, is_alone=self.are_apart))
+            elif isinstance(part, Kernel):
+                prices.append(kernel_s(part))
+            elif isinstance(part, _HostPauses):
+                prices.append(part.seconds(pause_s, topology.world_size))
+            elif part.part == "optimizer" and moved:  # a kernel does it
+                prices.append(0.0)
             else:
-                parts = () if one.is_update and moved else one.parts
-                found.append(sum((of_it * time_s for of_it, time_s in zip(parts, times, strict=False) if of_it), 0.0))
-        return found
+                prices.append(part.share.seconds(times) + part.seconds)
+        return prices
 
     def iteration_s(self, at: PlanNumbers) -> float:
         """Return the mean iteration of the period where all ranks are alike [s]."""
-        own_s = self._total_s(self.prices(at), at.slowdown)
-        return float(self._of_period(own_s, lambda inner: inner.iteration_s(at)))
+        streams_s = self._total_s(self.prices(at), at.slowdown)
+        return float(self._of_period(streams_s, lambda inner: inner.iteration_s(at)))
 
     def uneven_s(self, at: PlanNumbers) -> float:
         """Return by how much an iteration may be too long for collectives whose times are upper bounds [s]."""
-        counted = [one for one in self.program.collectives if link_loads.is_upper_bound(at.topology, one.schedule)]
-        own_s = sum(link_loads.duration_s(at.topology, one.schedule, one.message_bytes) for one in counted)
-        return float(self._of_period(link_loads.UNEVEN * own_s, lambda inner: inner.uneven_s(at)))
+        # Bounds are added as if every collective were exposed: which of them are is what the bound leaves open.
+        bounded_s = sum(
+            link_loads.duration_s(at.topology, sent.schedule, sent.message_bytes)
+            for sent in self.program.collectives
+            if link_loads.is_upper_bound(at.topology, sent.schedule)
+        )
+        return float(self._of_period(link_loads.UNEVEN * bounded_s, lambda inner: inner.uneven_s(at)))
 
     def iterations_s(self, at: LaneNumbers, *, in_arrays: bool = True) -> list[float]:
         """Return the same for many, in one pass where they differ in numbers alone.
@@ -293,42 +248,43 @@ class StrategyPlan:
             at: the numbers of each.
             in_arrays: whether to make one pass, for which arrays must be loaded.
         """
-        found = self._together(at) if in_arrays and len(at.lanes) >= LEAST_LANES else None
-        return [self.iteration_s(one) for one in at.lanes] if found is None else found
+        together = self._together(at) if in_arrays and len(at.lanes) >= LEAST_LANES else None
+        return [self.iteration_s(lane) for lane in at.lanes] if together is None else together
 
     def _together(self, at: LaneNumbers) -> list[float] | None:
-        import numpy as np
+        import numpy as np  # which one answer without draws does not need, and takes longer to load than to give
 
+        # Where the GPU slows links, a price is known once it is known what the GPU does meanwhile: `two_streams` asks
+        # for it then, the other recurrence over arrays cannot.
         if self.two_streams is None and (at.lanes[0].topology.compute_slows_links or not self.can_sweep):
             return None
         prices = self.prices_of(at)
         if prices is None:
             return None
-        if self.two_streams is not None:
-            total_s = recurrence.two_streams(self.two_streams, prices, at.slowdown, in_arrays=True)
-        else:
-            total_s = recurrence.sweep(self.steps, prices, at.slowdown, start_s=np.zeros(len(at.lanes)))
+        total_s = self.end_s(prices, at.slowdown, start_s=np.zeros(len(at.lanes)))
         whole_s = self._of_period(total_s, lambda inner: np.asarray(inner.iterations_s(at)))
-        found: list[float] = np.broadcast_to(whole_s, len(at.lanes)).tolist()
-        return found
+        # One number where no lane differs in what counts, such as draws of links on one rank.
+        iterations_s: list[float] = np.broadcast_to(whole_s, len(at.lanes)).tolist()
+        return iterations_s
 
     def prices_of(self, at: LaneNumbers) -> list[Price] | None:
         """Return the prices in many lanes, arrays where they differ; None where more differs than numbers."""
 
         def kernel_s(kernel: Kernel) -> Number:
-            return stacked([self._kernel_s(kernel, one) for one in at.calibrations])
+            return stacked([self._kernel_s(kernel, calibration) for calibration in at.calibrations])
 
         try:
+            # Draws change what a kernel takes, never whether its time is known: the first tells it for all.
             moved = updates_parameters(self._costs, at.calibrations[0])
             return self._prices(at.times, at.pause_s, at.topology, kernel_s, moved=moved)
         except UnlikeLanesError:
             return None
 
-    def _of_period(self, own_s: Any, of_inner: "Callable[[StrategyPlan], Any]") -> Any:
-        """Return the mean step of a period, of which the streams take so long."""
+    def _of_period(self, streams: Any, of_inner: "Callable[[StrategyPlan], Any]") -> Any:
+        """Return the mean over the steps of a period, of which the streams take so much."""
         if self.inner is not None:
-            own_s = own_s + self.num_inner * of_inner(self.inner)
-        return own_s / self.program.period
+            streams = streams + self.num_inner * of_inner(self.inner)
+        return streams / self.program.period
 
     @property
     def of_period(self) -> "list[tuple[StrategyPlan, int]]":
@@ -336,9 +292,25 @@ class StrategyPlan:
         return [*([(self.inner, 1)] * self.num_inner if self.inner else ()), (self, self.program.num_steps)]
 
     def _total_s(self, prices: Sequence[Price], slowdown: float) -> float:
+        # Floats, not arrays of one lane: a call of numpy costs more than the sum that it makes then.
         if self.two_streams is not None:
             return float(recurrence.two_streams(self.two_streams, prices, slowdown))
         return OneRank(self.steps, prices, slowdown).run().now
+
+    @property
+    def runs_in_arrays(self) -> bool:
+        """Whether `end_s` holds; the table in `recurrence` says why."""
+        return self.two_streams is not None or self.can_sweep
+
+    def end_s(
+        self, prices: Sequence[Price], slowdown: Number, *, start_s: Any, ranks: MeetingRanks | None = None
+    ) -> Any:
+        """Return when lanes or ranks are done that begin at these times [s]; arguments as of `two_streams`."""
+        if self.two_streams is not None:
+            return recurrence.two_streams(
+                self.two_streams, prices, slowdown, start_s=start_s, ranks=ranks, in_arrays=True
+            )
+        return recurrence.sweep(self.steps, prices, slowdown, start_s=start_s, ranks=ranks)
 
     @cached_property
     def can_sweep(self) -> bool:
@@ -348,8 +320,9 @@ class StrategyPlan:
     @cached_property
     def are_apart(self) -> bool:
         """Whether no two streams that communicate may use the same links."""
+        # By kinds of groups and not by ranks: two groups that both leave nodes meet at some NIC.
         groups = [
-            {one.operation.schedule.group for one in stream if isinstance(one.operation, Communicate) and one.sends}
+            {step.operation.schedule.group for step in stream if isinstance(step.operation, Communicate) and step.sends}
             for stream in self.steps
         ]
         pairs = itertools.combinations(groups, 2)
@@ -358,14 +331,15 @@ class StrategyPlan:
     def timeline(self, at: PlanNumbers) -> Timeline:
         """Return one iteration of the rank that stands for all, the mean one of the period."""
         prices = self.prices(at)
-        found = OneRank(self.steps, prices, at.slowdown).run()
+        # `two_streams` is faster and knows no spans: it sums what compute has done without telling which part it was.
+        rank = OneRank(self.steps, prices, at.slowdown).run()
         spans = [
             make_span(self.steps[stream][place].operation, OperationId(stream, place), start_s, end_s)
-            for stream, place, start_s, end_s in found.spans
+            for stream, place, start_s, end_s in rank.spans
         ]
-        timeline = make_timeline(found.now, found.busy_s, spans)
+        timeline = make_timeline(rank.now, rank.busy_s, spans)
         if not self.are_apart:
-            timeline = replace(timeline, off_s=self._off_s(prices, found.spans))
+            timeline = replace(timeline, off_s=self._off_s(prices, rank.spans))
         inner = self.inner.timeline(at) if self.inner else None
         return timeline.of_period(self.program.period, self.num_inner, inner)
 
@@ -375,22 +349,24 @@ class StrategyPlan:
         Latencies pass before the bytes do, while sends of a round alternate with those of others: off by less than all
         latencies. Sends that are posted at once take more of a link than a send alone, and here as much.
         """
-        found, last = 0.0, dict[int, tuple[float, PricedStep]]()  # of each stream: when its latest collective ends
+        off_s, last = 0.0, dict[int, tuple[float, PricedStep]]()  # of each stream: when its latest collective ends
         counted: set[int] = set()
+        # By time of their start, so that `last` holds what was under way then, whichever stream it is in.
         for start_s, end_s, stream, place in sorted((begin, end, stream, place) for stream, place, begin, end in spans):
             step = self.steps[stream][place]
             if not step.sends:
                 continue
-            beside = [one for other, (until_s, one) in last.items() if other != stream and until_s > start_s]
-            for one in (step, *beside) if beside else ():
-                cost = prices[one.price]
-                if id(one) not in counted and isinstance(cost, pace.OverlappedCost):
-                    counted.add(id(one))
-                    found += float(cost.latency_s)
-            if any(_posts_at_once(one.operation) for one in (step, *beside)) and beside:
-                found += min(end_s, max(until_s for until_s, one in last.values() if one in beside)) - start_s
+            beside = [sent for other, (until_s, sent) in last.items() if other != stream and until_s > start_s]
+            for sent in (step, *beside) if beside else ():
+                cost = prices[sent.price]
+                # By identity: two steps of one bucket may be equal, and each has latencies of its own.
+                if id(sent) not in counted and isinstance(cost, pace.OverlappedCost):
+                    counted.add(id(sent))
+                    off_s += float(cost.latency_s)
+            if beside and any(_posts_at_once(sent.operation) for sent in (step, *beside)):
+                off_s += min(end_s, max(until_s for until_s, sent in last.values() if sent in beside)) - start_s
             last[stream] = end_s, step
-        return found
+        return off_s
 
     def timed(self, prices: Sequence[Price]) -> Streams:
         """Return the operations with their seconds, as the executors that run them one by one take them."""
@@ -402,9 +378,9 @@ class StrategyPlan:
 
     def timed_otherwise(self, calibration: Calibration) -> tuple[str, ...]:
         """Return a sentence for each kernel that was timed with other options than the strategy's."""
-        own = self.strategy.kernel_options()
-        found = {n: self._costs[n].other_options(calibration, own, self.strategy.timed_as) for n in sorted(self._costs)}
-        return tuple(f"{name} was timed with {options}" for name, options in found.items() if options)
+        options, timed_as = self.strategy.kernel_options(), self.strategy.timed_as
+        others = {name: self._costs[name].other_options(calibration, options, timed_as) for name in sorted(self._costs)}
+        return tuple(f"{name} was timed with {timed}" for name, timed in others.items() if timed)
 
     def timed_by_others(self, calibration: Calibration) -> tuple[str, ...]:
         """Return a sentence for each kernel that takes the time of another one."""
@@ -413,13 +389,14 @@ class StrategyPlan:
     def nic_bytes_per_node(self, topology: Topology) -> float:
         """Return the bytes that leave the busiest node in one iteration, the mean one of a period."""
         sent = sum(
-            link_loads.nic_bytes_per_node(topology, one.schedule, one.message_bytes) for one in self.program.collectives
+            link_loads.nic_bytes_per_node(topology, collective.schedule, collective.message_bytes)
+            for collective in self.program.collectives
         )
         return float(self._of_period(sent, lambda inner: inner.nic_bytes_per_node(topology)))
 
 
 def _posts_at_once(operation: Operation) -> bool:
-    return isinstance(operation, Communicate) and any(one.at_once for one in operation.schedule.rounds)
+    return isinstance(operation, Communicate) and any(round_.at_once for round_ in operation.schedule.rounds)
 
 
 def _timed(step: PricedStep, price: Price) -> TimedOperation:
@@ -427,8 +404,9 @@ def _timed(step: PricedStep, price: Price) -> TimedOperation:
     if isinstance(operation, Communicate):
         return operation
     assert isinstance(price, float | int)
+    # Kernels become compute of known seconds, too: who runs operations one by one knows no calibration.
     if isinstance(operation, Compute):
-        return replace(operation, seconds=price)
+        return replace(operation, seconds=price, share=NO_SHARE)
     return Compute(
         part=operation.part, seconds=price, name=operation.name, bucket=operation.bucket, after=operation.after
     )
@@ -444,21 +422,23 @@ def updates_parameters(costs: Mapping[str, KernelCost], calibration: Calibration
 
 
 def _num_messages(program: Program) -> int:
-    return sum(1 for one in program.collectives if one.schedule.rounds)
+    return sum(1 for collective in program.collectives if collective.schedule.rounds)
 
 
 def program_of(strategy: Strategy, step: training_step.Step, topology: Topology) -> Program:
-    """Return the program of a strategy, whose times know what they are made of.
+    """Return the program of a strategy.
 
     Raises:
         SimnetError: it cannot be made, or is none, as another package's may be.
     """
+    # Foreign code is checked and its errors are named; ours would pay for both at every point of a sweep.
     if not is_foreign(type(strategy)):
-        program = strategy.program(_with_parts(step), topology)
+        program = strategy.program(step, topology)
         if not (strategy.waits_for_hosts and step.host_pause_s and _num_messages(program)):
             return program
         compute, *others = program.streams
-        waited = Compute(part="wait", name="host pauses", seconds=step.host_pause_s)  # a plan prices it
+        # Its seconds hold for one rank; a plan, which knows how many wait, prices it (`_HostPauses`).
+        waited = Compute(part="wait", name="host pauses", seconds=step.host_pause_s)
         return replace(program, streams=((*compute, waited), *others))
     try:
         return check_program(strategy.program(step, topology))

@@ -45,6 +45,7 @@ class PreparedScenario:
         self._cluster = with_numbers(scenario)
         self.topology: Topology = topologies.build(self._cluster, scenario.calibration)
         self._topologies: dict[str, Topology] = {}
+        # The times of a step are those of one micro-batch; how many there are is a matter of the run.
         self.step: Step = replace(step, micro_batches=scenario.grad_accumulation)
         self.fidelity = _fidelity(scenario, self.topology)
         self._on_progress = on_progress
@@ -52,6 +53,7 @@ class PreparedScenario:
 
     def plan(self, strategy: Strategy) -> StrategyPlan:
         """Return the program of a strategy, made once."""
+        # One answer asks for it again and again: for its timeline, its notes, its memory and its draws.
         if strategy not in self._plans:
             self.check(strategy)
             # Whoever chooses an algorithm, as NCCL's tuner does, knows of no fault.
@@ -75,6 +77,7 @@ class PreparedScenario:
     def topology_of(self, strategy: Strategy) -> Topology:
         """Return the links as a strategy's exchange finds them: a library of its own may carry it."""
         calibration, kind = self.scenario.calibration, strategy.kind
+        # Nearly always: one topology for all is one key of every cache of what a collective takes.
         if calibration.library_of(kind) is None:
             return self.topology
         if kind not in self._topologies:
@@ -98,6 +101,7 @@ class PreparedScenario:
 
     def iteration_s(self, plan: StrategyPlan) -> float:
         """Return the time of an iteration, as `run` does but for rounding [s]."""
+        # Without spans: a search asks for times alone, and `two_streams` gives them faster.
         if self.fidelity == "folded" and not self.ends_apart(plan):
             return self.checked_s(plan.iteration_s(self.numbers(plan.strategy)))
         if self.fidelity == "exact":
@@ -114,10 +118,14 @@ class PreparedScenario:
         Not where one node was asked to stand for all, where that makes next to no difference, or where it is more than
         can be looked at.
         """
-        bounds = [one for one in plan.collectives if link_loads.is_upper_bound(self.topology, one.schedule)]
+        bounds = [
+            collective
+            for collective in plan.collectives
+            if link_loads.is_upper_bound(self.topology, collective.schedule)
+        ]
         if not bounds or self.scenario.run.fidelity != "auto":
             return False
-        most = max(one.schedule.num_rounds for one in bounds) * self.topology.world_size
+        most = max(collective.schedule.num_rounds for collective in bounds) * self.topology.world_size
         at = self.numbers(plan.strategy)
         return most <= link_loads.MOST_FOLLOWED and plan.uneven_s(at) > UNEVEN_MATTERS * plan.iteration_s(at)
 
@@ -155,6 +163,7 @@ class PreparedScenario:
         from simnet.engine.collective_times import rank_times
         from simnet.engine.every_send import Exact
 
+        # Before anything is made: the first thing that so many sends fill is memory.
         if (sends := self.num_sends(plan)) > EXACT_MAX_SENDS:
             raise SimnetError(
                 f"run.fidelity: 'exact': about {sends} sends: at most {EXACT_MAX_SENDS}; use fewer nodes or "
@@ -162,10 +171,11 @@ class PreparedScenario:
             )
         at = self.numbers(plan.strategy)
         variation = self._variation(at.topology)
-        timed = {id(one): one.timed(one.prices(at)) for one in (plan.inner, plan) if one is not None}
-        period = [(timed[id(one)], num_steps) for one, num_steps in plan.of_period]
+        timed = {id(part): part.timed(part.prices(at)) for part in (plan.inner, plan) if part is not None}
+        period = [(timed[id(part)], num_steps) for part, num_steps in plan.of_period]
         steps = period * self.num_periods(plan)
-        drawn = [variation.of(n, num_collectives(one)) for n, (one, _) in enumerate(steps)]
+        drawn = [variation.of(n, num_collectives(streams)) for n, (streams, _) in enumerate(steps)]
+        # Where no two collectives meet on a link, each takes what it takes alone, and needs no events of its own.
         regular = rank_times if _is_regular(plan) else None
         make = partial(Exact, on_round=self._on_progress, regular=regular)
         return exact.run_exact(steps, at.topology, at.slowdown, drawn, make)
@@ -225,6 +235,7 @@ def _fidelity(scenario: Scenario, topology: Topology) -> str:
         )
     if asked != "auto":
         return asked
+    # The order is that of cost: milliseconds, seconds with all ranks as arrays, minutes with all sends as events.
     if topology.is_symmetric:
         return "folded"
     return "grouped" if topology.leaves_are_filled else "exact"
@@ -235,5 +246,5 @@ def _is_regular(plan: StrategyPlan) -> bool:
     from simnet.engine.every_send import never_share_links
 
     steps = [plan.steps, *([plan.inner.steps] if plan.inner else [])]
-    sending = max(sum(any(one.sends for one in stream) for stream in streams) for streams in steps)
-    return sending <= 1 and never_share_links(one.schedule for one in plan.collectives)
+    sending = max(sum(any(step.sends for step in stream) for stream in streams) for streams in steps)
+    return sending <= 1 and never_share_links(collective.schedule for collective in plan.collectives)

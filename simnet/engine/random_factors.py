@@ -71,16 +71,19 @@ class Variation:
 
     def _draw(self, fault: "Fault", number: int, which: Drawn, iteration: int, size: int) -> "FloatArray | None":
         where = f"cluster.faults: {tag_of(fault)!r}: {which}"
+        # A counter in place of a stream of numbers: iteration 7 draws the same whether or not the six before it were
+        # drawn.
         key = np.array([self._seed, number], dtype=np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, _DRAWN.index(which), iteration]))
         try:
-            found = getattr(fault, which)(draws, iteration, size)
-            drawn = None if found is None else np.asarray(found, dtype=float)
+            factors = getattr(fault, which)(draws, iteration, size)
+            drawn = None if factors is None else np.asarray(factors, dtype=float)
         except Exception as error:
             raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
         if drawn is None:
             return None
         least = 0.0 if which == "draw_pauses_s" else 1e-6
+        # A fault of another package may draw anything; a wrong shape would be broadcast without a word.
         if drawn.shape != (size,) or not ((drawn >= least) & (drawn <= _MOST)).all():
             raise SimnetError(f"{where}: must be {size} numbers from {least:g} to {_MOST:g}; fix the fault")
         return drawn
@@ -91,10 +94,11 @@ def _keyed(faults: "Iterable[Fault]") -> "list[tuple[int, Fault]]":
 
     It is a hash of what a fault says but its amounts, and of how many before it say the same.
     """
-    found, before = [], Counter[str]()
+    keyed, before = [], Counter[str]()
     for fault in faults:
+        # Without amounts: a sweep over one compares the same accidents, larger or smaller, and its curve is smooth.
         said = repr(sorted((key, value) for key, value in to_dict(fault).items() if key not in fault.amounts))
         digest = hashlib.blake2b(f"{said}{before[said]}".encode(), digest_size=8).digest()
         before[said] += 1
-        found.append((int.from_bytes(digest, "little"), fault))
-    return found
+        keyed.append((int.from_bytes(digest, "little"), fault))
+    return keyed

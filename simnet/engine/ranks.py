@@ -72,8 +72,8 @@ class RunStep(NamedTuple):
 
 def period_of(plan: StrategyPlan, at: PlanNumbers) -> list[RunStep]:
     """Return what runs in one period of a plan."""
-    prices = {id(one): one.prices(at) for one in (plan.inner, plan) if one is not None}
-    return [RunStep(one, prices[id(one)], num_steps) for one, num_steps in plan.of_period]
+    prices = {id(part): part.prices(at) for part in (plan.inner, plan) if part is not None}
+    return [RunStep(part, prices[id(part)], num_steps) for part, num_steps in plan.of_period]
 
 
 def run(  # noqa: PLR0913 - what is run, and what is told of it
@@ -98,13 +98,14 @@ def run(  # noqa: PLR0913 - what is run, and what is told of it
     changes, tally = Changes(topology), StepSums(topology.world_size)
     starts_s = met_s = np.zeros(topology.world_size)
     longest = (-1.0, 0, starts_s, met_s, 0)
+    # One step after the other: a rank that is late in one begins the next late, which no mean of steps alone shows.
     for number, step in enumerate(steps):
         varied = variation.of(number, num_collectives(step.plan.program.streams))
-        found = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied).run()
-        taken_s = tally.add(found, step.num_steps, num_collectives(step.plan.program.streams))
+        iteration = _Iteration(step, topology, changes, slowdown, starts_s, met_s, varied).run()
+        taken_s = tally.add(iteration, step.num_steps, num_collectives(step.plan.program.streams))
         if taken_s > longest[0]:
-            longest = taken_s, number, starts_s, met_s, slowest_rank(found.ends_s)
-        starts_s, met_s = found.ends_s, found.met_s
+            longest = taken_s, number, starts_s, met_s, slowest_rank(iteration.ends_s)
+        starts_s, met_s = iteration.ends_s, iteration.met_s
         if on_step is not None:
             on_step()
     if not with_spans:
@@ -131,23 +132,21 @@ def draws_s(plan: StrategyPlan, at: LaneNumbers, factor: "FloatArray") -> list[f
         None where each draw has to be run by itself.
     """
     lanes = at.lanes
-    if lanes[0].topology.compute_slows_links or not all(one.two_streams or one.can_sweep for one, _ in plan.of_period):
+    if lanes[0].topology.compute_slows_links or not all(part.runs_in_arrays for part, _ in plan.of_period):
         return None
     starts_s = np.zeros((len(lanes), len(factor)))
-    slowdown = _column([one.slowdown for one in lanes])
+    slowdown = _column([lane.slowdown for lane in lanes])
     prices: dict[int, list[Price]] = {}
-    for one, _ in plan.of_period:
-        if id(one) not in prices:
-            found = one.prices_of(at)
-            if found is None:
+    for part, _ in plan.of_period:
+        # The inner steps of a period are one plan, many times over.
+        if id(part) not in prices:
+            of_lanes = part.prices_of(at)
+            if of_lanes is None:
                 return None
-            prices[id(one)] = [price if isinstance(price, float) else _column(price) for price in found]
-        meet = partial(_meet_in_draws, one, prices[id(one)], [one.topology for one in lanes])
-        ranks = MeetingRanks(factor, meet, lambda *_: None, lambda *_: None)
-        if one.two_streams is not None:
-            ends_s = recurrence.two_streams(one.two_streams, prices[id(one)], slowdown, start_s=starts_s, ranks=ranks)
-        else:
-            ends_s = recurrence.sweep(one.steps, prices[id(one)], slowdown, start_s=starts_s, ranks=ranks)
+            prices[id(part)] = [price if isinstance(price, float) else _column(price) for price in of_lanes]
+        collective_ends_s = partial(_ends_in_draws, part, prices[id(part)], [lane.topology for lane in lanes])
+        ranks = MeetingRanks(factor, collective_ends_s, lambda *_: None, lambda *_: None)
+        ends_s = part.end_s(prices[id(part)], slowdown, start_s=starts_s, ranks=ranks)
         starts_s = np.broadcast_to(ends_s, starts_s.shape)
     return list(map(float, starts_s.max(axis=1) / plan.program.period))
 
@@ -157,7 +156,7 @@ def _column(values: Any) -> Any:
     return np.reshape(np.asarray(values), (-1, 1))
 
 
-def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and one of them
+def _ends_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and one of them
     plan: StrategyPlan,
     prices: Sequence[Price],
     topologies: Sequence[Topology],
@@ -175,12 +174,14 @@ def _meet_in_draws(  # noqa: PLR0913, PLR0917 - what all collectives share, and 
     if not ends_as_usual(topologies[0], schedule):
         taken_s = rank_times_of_draws(topologies, schedule, size)
     starts_s = np.empty(arrivals_s.shape)
+    # A group begins when the last of its ranks has arrived.
     starts_s[:, groups] = arrivals_s[:, groups].max(axis=2)[:, :, None]
     return np.asarray(starts_s + taken_s)
 
 
 def slowest_rank(ends_s: "FloatArray") -> int:
     """Return the rank that was done last, of those that were together but for rounding the first."""
+    # Not `argmax`: which of two ranks that end together is larger would hang on the last bit of a sum.
     return int((ends_s >= (1 - SAME_TIME) * ends_s.max()).argmax())
 
 
@@ -194,20 +195,20 @@ def _spans(  # noqa: PLR0913, PLR0917 - one step of one rank
 ) -> tuple[Span, ...]:
     """Return what ran on a rank in a step that it began at a time, from then on."""
     pause_s = 0.0 if varied.pauses_s is None else float(varied.pauses_s[rank])
-    one = OneRank(
+    watched = OneRank(
         step.plan.steps,
         step.prices,
         slowdown,
         factor=float(varied.compute[rank]),
         start_s=start_s + pause_s,
-        arrive=lambda which, _now: one.meet(which, *met[which]),
+        arrive=lambda which, _now: watched.start_collective(which, *met[which]),
     )
-    one.run()
+    watched.run()
     return tuple(
         make_span(
             step.plan.steps[stream][place].operation, OperationId(stream, place), began - start_s, end - start_s, rank
         )
-        for stream, place, began, end in one.spans
+        for stream, place, began, end in watched.spans
     )
 
 
@@ -229,7 +230,9 @@ class _Iteration:
         self._topology, self._changes, self._watched = topology, changes, watched
         self._begins_s: FloatArray = starts_s if varied.pauses_s is None else starts_s + varied.pauses_s
         self._before_s = met_s
-        self._number = {one: number for number, one in enumerate(collectives_of(step.plan.program.streams))}
+        self._number = {
+            collective: number for number, collective in enumerate(collectives_of(step.plan.program.streams))
+        }
         self._nics = SharedNics(topology)
         self._forget()
 
@@ -250,10 +253,11 @@ class _Iteration:
     def run(self) -> RanksIteration:
         """Take every rank to its end, rails of one NIC until their times stand."""
         ends_s = self._once()
+        # What rails that share NICs take hangs on when all of them begin, which is known once the whole step has run.
         while not self._nics.are_settled():
             self._forget()
             ends_s = self._once()
-        off_s = self._off_s + self._nics.off_s + sum(one.off_s for one in self._times.values())
+        off_s = self._off_s + self._nics.off_s + sum(times.off_s for times in self._times.values())
         return RanksIteration(
             ends_s,
             self._busy_s,
@@ -268,12 +272,9 @@ class _Iteration:
 
     def _once(self) -> "FloatArray":
         plan, factor = self._plan, self._varied.compute
-        ranks = MeetingRanks(factor, self._meet, self._computed, self._slowed)
-        given = self._prices, self._slowdown
-        if plan.two_streams is not None:
-            ends_s = recurrence.two_streams(plan.two_streams, *given, start_s=self._begins_s, ranks=ranks)
-        elif plan.can_sweep:
-            ends_s = recurrence.sweep(plan.steps, *given, start_s=self._begins_s, ranks=ranks)
+        ranks = MeetingRanks(factor, self._run_collective, self._computed, self._slowed)
+        if plan.runs_in_arrays:
+            ends_s = plan.end_s(self._prices, self._slowdown, start_s=self._begins_s, ranks=ranks)
         else:
             ends_s = self._one_by_one()
         return np.asarray(np.broadcast_to(ends_s, self._begins_s.shape))
@@ -287,7 +288,7 @@ class _Iteration:
         if self._slowdown == 1:
             return
         for part, seconds in self._parts_s.items():
-            had_s, has_s = (np.interp(one, self._compute_ends_s, seconds) for one in (before, after))
+            had_s, has_s = (np.interp(done_s, self._compute_ends_s, seconds) for done_s in (before, after))
             self._busy_s[part] += (has_s - had_s) * (self._slowdown - 1) * self._varied.compute
 
     @cached_property
@@ -303,7 +304,7 @@ class _Iteration:
         assert self._plan.two_streams is not None
         parts = [step.operation.part for step in self._plan.two_streams.compute]  # type: ignore[union-attr]
         seconds = np.diff(self._compute_ends_s)
-        return {part: np.cumsum([0.0, *(seconds * [one == part for one in parts])]) for part in set(parts)}
+        return {part: np.cumsum([0.0, *(seconds * [other == part for other in parts])]) for part in set(parts)}
 
     def _times_of(self, which: OperationId) -> CollectiveTimes:
         if which not in self._times:
@@ -314,7 +315,9 @@ class _Iteration:
             self._times[which] = CollectiveTimes(operation, self._topology, self._changes, stretch)
         return self._times[which]
 
-    def _meet(self, stream: int, position: int, arrivals_s: "FloatArray", computing_s: "FloatArray") -> "FloatArray":
+    def _run_collective(
+        self, stream: int, position: int, arrivals_s: "FloatArray", computing_s: "FloatArray"
+    ) -> "FloatArray":
         """Meet at a collective in all groups; compute goes on meanwhile, more slowly while a rank waits, too."""
         which = OperationId(stream, position)
         groups = group_order(self._times_of(which).operation.schedule.group)
@@ -336,6 +339,7 @@ class _Iteration:
         slowed_for = None
         if self._topology.compute_slows_links:
             slowed_for = np.broadcast_to(computing_s, self._begins_s.shape)
+        # In the first pass rails have their part of a NIC throughout; then they have what the pass before has shown.
         if (taken_s := self._nics.taken_s.get(which)) is None:
             ends_s = times.ends_s(groups, starts_s, slowed_for)
         else:
@@ -364,18 +368,19 @@ class _Iteration:
             for rank, (factor, start_s) in enumerate(zip(self._varied.compute, self._begins_s, strict=True))
         ]
         self._ranks, self._arrived, self._planned, self._version = ranks, {}, [], [0] * len(ranks)
-        for rank in sorted(range(len(ranks)), key=lambda one: ranks[one].now):
+        for rank in sorted(range(len(ranks)), key=lambda number: ranks[number].now):
             ranks[rank].begin()
             self._wake(rank)
         while self._planned:
             then, rank, version = heapq.heappop(self._planned)
+            # Of a plan that was replaced since: cheaper to skip here than to take out of the heap.
             if version == self._version[rank]:
                 ranks[rank].go(then)
                 self._wake(rank)
-        for rank, one in enumerate(ranks):
-            for part, seconds in one.busy_s.items():
+        for rank, done in enumerate(ranks):
+            for part, seconds in done.busy_s.items():
                 self._busy_s[part][rank] += seconds
-        return np.array([one.now for one in ranks])
+        return np.array([rank.now for rank in ranks])
 
     def _wake(self, rank: int) -> None:
         """Plan the next end of an operation of a rank, in place of what was planned."""
@@ -388,14 +393,15 @@ class _Iteration:
         group = self._times_of(which).operation.schedule.group
         arrived = self._arrived.setdefault((which, group.group_id(rank)), {})
         arrived[rank] = now
+        # The last one to arrive lets all begin; whoever came before has waited, its GPU computing on.
         if len(arrived) == group.size:
             members = sorted(arrived)
-            began_s, ends_s = self._meet_one_group(which, members, [arrived[one] for one in members])
+            began_s, ends_s = self._run_in_group(which, members, [arrived[member] for member in members])
             for member, end_s in zip(members, ends_s, strict=True):
-                self._ranks[member].meet(which, began_s, end_s)
+                self._ranks[member].start_collective(which, began_s, end_s)
                 self._wake(member)
 
-    def _meet_one_group(
+    def _run_in_group(
         self, which: OperationId, members: list[int], arrivals_s: list[float]
     ) -> tuple[float, list[float]]:
         """Return when a group begins, and when each of its ranks is done [s].
@@ -405,22 +411,22 @@ class _Iteration:
         """
         ranks, groups, arrived = self._ranks, np.array([members]), np.array([arrivals_s])
         computing_s = np.zeros(len(ranks))
-        computing_s[members] = [ranks[one].computing_s() for one in members]
+        computing_s[members] = [ranks[member].computing_s() for member in members]
         begins_s, ends_s = self._begin(which, groups, arrived, computing_s)
-        began_s, found = float(begins_s[0]), list(map(float, ends_s[0]))
-        own = self._times_of(which).operation.schedule.group
+        began_s, member_ends_s = float(begins_s[0]), list(map(float, ends_s[0]))
+        group = self._times_of(which).operation.schedule.group
         for place, member in enumerate(members):
             for stream in range(len(self._plan.steps)):
                 running = ranks[member].running(stream) if stream != which.stream else None
                 if running is None or not isinstance(running[0], Communicate) or running[1] <= began_s:
                     continue
-                if recurrence.share_links(running[0].schedule.group, own):
-                    together_s = min(running[1], found[place]) - began_s
+                if recurrence.share_links(running[0].schedule.group, group):
+                    together_s = min(running[1], member_ends_s[place]) - began_s
                     ranks[member].lengthen(stream, together_s)
-                    found[place] += together_s
+                    member_ends_s[place] += together_s
                     self._comm_s[member] += 2 * together_s
                     self._off_s += together_s if place == 0 else 0.0
-        return began_s, found
+        return began_s, member_ends_s
 
 
 def latecomers(groups: "IntArray", arrivals_s: "FloatArray", met_s: "FloatArray") -> "tuple[IntArray, FloatArray]":
@@ -468,18 +474,18 @@ class StepSums:
         self._collectives = 0
         self._off_s = 0.0
 
-    def add(self, found: RanksIteration, num_steps: int, num_collectives: int) -> float:
+    def add(self, iteration: RanksIteration, num_steps: int, num_collectives: int) -> float:
         """Take a step in; return its time, from when the last rank was done with the one before [s]."""
-        taken_s = float(found.ends_s.max() - self._ends_s.max())
+        taken_s = float(iteration.ends_s.max() - self._ends_s.max())
         self._times_s += [taken_s / num_steps] * num_steps
-        self._ends_s = found.ends_s
-        for part, seconds in found.busy_s.items():
+        self._ends_s = iteration.ends_s
+        for part, seconds in iteration.busy_s.items():
             self._busy_s[part] += seconds
-        self._comm_s += found.comm_s
-        self._waits_s += found.waits_s
-        self._held_s += found.held_s
-        self._last += found.last
-        self._off_s += found.off_s
+        self._comm_s += iteration.comm_s
+        self._waits_s += iteration.waits_s
+        self._held_s += iteration.held_s
+        self._last += iteration.last
+        self._off_s += iteration.off_s
         self._collectives += num_collectives
         return taken_s
 
@@ -488,9 +494,9 @@ class StepSums:
         number, slowest = len(self._times_s), slowest_rank(self._ends_s)
         busy_s = {part: float(seconds[slowest]) / number for part, seconds in self._busy_s.items()}
         mean_s = float(self._ends_s[slowest]) / number
-        found = make_timeline(mean_s, busy_s, spans)
+        timeline = make_timeline(mean_s, busy_s, spans)
         return replace(
-            found,
+            timeline,
             comm_s=float(self._comm_s[slowest]) / number,
             iterations_s=tuple(self._times_s),
             waits=self._waits(number),

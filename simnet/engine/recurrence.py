@@ -1,9 +1,22 @@
 """When a program is done: a rank that stands for all, lanes that differ in numbers, ranks that wait for each other.
 
-`OneRank` goes from one end of an operation to the next, on any streams, and tells what ran when. `two_streams` and
-`sweep` know times alone, as numbers or as arrays, by sums and maxima over the operations in order: the first where one
-stream communicates and another computes, as of every data-parallel step, the second where several communicate and one
-computes. All give the same times, and so does SimPy's clock (`exact`), which is their judge.
+Three recurrences give the same times, and so does SimPy's clock (`exact`), which is their judge. Which one serves:
+
+| asked                       | program                      | recurrence         | why                                |
+|-----------------------------|------------------------------|--------------------|------------------------------------|
+| what ran when (`timeline`)  | any                          | `OneRank`          | it alone keeps spans and busy time |
+| one time (`_total_s`)       | one stream sends, one other  | `two_streams`      | sums and maxima of floats          |
+|                             | any other                    | `OneRank`          | holds for any streams              |
+| lanes at once (`_together`) | one stream sends, one other  | `two_streams`      | the same sums, over arrays         |
+|                             | several send, one computes   | `_StreamsInArrays` | ends in the order of the program   |
+|                             | any other                    | none, lane by lane | ends in another order in each lane |
+| ranks that wait (`ranks`)   | as of lanes                  | as of lanes        | a rank is a lane                   |
+|                             | any other                    | `OneRank` of each  | in the order of time               |
+
+"One stream sends, one other" is every data-parallel step: compute, and its communication stream. Where several streams
+send, the order of their ends is that of the program only while no two use the same links (`can_sweep`): what a
+collective takes is then its price, whatever runs beside it. A GPU that slows links undoes that for lanes; ranks tell a
+collective for how long they go on to compute.
 
 Kernels share the GPU evenly, and communication slows them: with n of them each runs at 1/n of its speed. A queue would
 let a bucket's encode wait behind the rest of backward, so that the result hung on how finely backward is cut
@@ -50,9 +63,9 @@ Price = Number | OverlappedCost
 """Seconds, or what tells them once it is known how long the GPU computes meanwhile."""
 
 
-def share_links(one: Group, other: Group) -> bool:
+def share_links(group: Group, other: Group) -> bool:
     """Tell whether both send inside nodes, or both between them."""
-    return (one.nodes > 1 < other.nodes) or (one.members_per_node > 1 < other.members_per_node)
+    return (group.nodes > 1 < other.nodes) or (group.members_per_node > 1 < other.members_per_node)
 
 
 class OneRank:
@@ -82,8 +95,8 @@ class OneRank:
             slowdown: factor on compute while communication runs, >= 1.
             factor: on all compute.
             start_s: when it begins [s].
-            arrive: called when it arrives at a collective, which then ends when `meet` says so; without it, a
-                collective's price later.
+            arrive: called when it arrives at a collective, which then ends when `start_collective` says so; without it,
+                a collective's price later.
         """
         self._steps, self._prices, self._slowdown, self._factor = steps, prices, slowdown, factor
         self._arrive = arrive
@@ -101,7 +114,7 @@ class OneRank:
 
     def begin(self) -> None:
         """Start what waits for nothing."""
-        self._start_all()
+        self._start_all()  # not done in `__init__`: `arrive` may need the ranks that are made after this one
 
     def run(self) -> "OneRank":
         """Go through the whole program; return the rank."""
@@ -114,7 +127,7 @@ class OneRank:
         """Return when the next operation ends; never, where all is done or others must come first [s]."""
         return min(self._kernel_s, *self._until)
 
-    def meet(self, which: OperationId, began_s: float, ends_s: float) -> None:
+    def start_collective(self, which: OperationId, began_s: float, ends_s: float) -> None:
         """Take note when a collective began and will end at which the rank has arrived [s]."""
         self._began[which.stream], self._until[which.stream] = began_s, ends_s
 
@@ -140,9 +153,11 @@ class OneRank:
         """Go to the next end of an operation, or to a time before it, and start what may begin there."""
         is_kernel = self._kernel_s <= then  # at one instant kernels end before collectives
         if self._kernels:
+            # What is left is counted down by the least of all kernels, not by the time that passed: the kernel that
+            # ends has then exactly nothing left, whatever the quotient was rounded to.
             passed = self._least if is_kernel else (then - self.now) / self._pace
             limit = self._least + SAME_TIME * then if is_kernel else -1.0
-            each_s = (then - self.now) / self._kernels
+            each_s = (then - self.now) / self._kernels  # a kernel that shares the GPU has a part of it, slowed or not
             self.now = then
             for stream, left in enumerate(self._left):
                 if left == NEVER:
@@ -157,6 +172,7 @@ class OneRank:
                     self._left[stream] = left - passed
         self.now = then
         if not is_kernel:
+            # A followed collective may only have come to its next phase; it says itself whether it has ended.
             followed = self._followed.streams
             ended = self._followed.go(then) if followed else ()
             for stream, until in enumerate(self._until):
@@ -179,6 +195,7 @@ class OneRank:
 
     def _start_all(self) -> None:
         """Start every operation that may begin; one without duration ends at once and may let others begin."""
+        # Streams are gone through again until none moves: one that ends at once may let a stream before it begin.
         moved = True
         while moved:
             moved = False
@@ -197,6 +214,7 @@ class OneRank:
             self._kernel_s = self.now + max(self._least, 0.0) * self._pace
         else:
             self._kernel_s = NEVER
+        # After all have begun: whether the GPU computes from now on is known only then, and every rate follows from it.
         if self._followed.streams:
             self._followed.set_computing(self.now, is_computing=self._kernels > 0)
             for stream, then in self._followed.next_s().items():
@@ -266,12 +284,12 @@ def as_two_streams(steps: Steps) -> TwoStreams | None:
     comp = next((stream for stream in used if stream != comm), None)
     compute = () if comp is None else steps[comp]
     # Up to which operation of the other stream each one waits for.
-    awaited = [max((one.position for one in step.after if one.stream == comm), default=-1) for step in compute]
+    awaited = [max((sent.position for sent in step.after if sent.stream == comm), default=-1) for step in compute]
     turns, held = [], 0  # the first operation of compute that waits for this turn or a later one
     for place, step in enumerate(() if comm is None else steps[comm]):
         while held < len(compute) and awaited[held] < place:
             held += 1
-        ready = max((one.position + 1 for one in step.after if one.stream == comp), default=0)
+        ready = max((kernel.position + 1 for kernel in step.after if kernel.stream == comp), default=0)
         assert ready <= held, "a rank waits for ever"
         turns.append(Turn(place, step, ready, held))
     return TwoStreams(comm, compute, tuple(turns))
@@ -282,15 +300,15 @@ class MeetingRanks(NamedTuple):
 
     Attributes:
         factor: on all compute of each rank.
-        meet: gives when a collective, by stream and position, ends on each rank, from when ranks arrive and for how
-            long their GPUs then go on to compute [s].
+        collective_ends_s: gives when a collective, by stream and position, ends on each rank, from when ranks arrive
+            and for how long their GPUs then go on to compute [s].
         computed: takes note of a kernel and its seconds.
         slowed: takes note of what the compute stream had done before and after a collective that slowed it, in seconds
             of an idle GPU.
     """
 
     factor: "FloatArray"
-    meet: "Callable[[int, int, FloatArray, FloatArray], FloatArray]"
+    collective_ends_s: "Callable[[int, int, FloatArray, FloatArray], FloatArray]"
     computed: Callable[[Operation, Any], None]
     slowed: Callable[[Any, Any], None]
 
@@ -320,27 +338,30 @@ def two_streams(  # noqa: PLR0913
     least, largest = _of_arrays() if in_arrays or ranks else (min, max)
     factor: Any = 1.0 if ranks is None else ranks.factor
     ends: list[Any] = list(accumulate((prices[step.price] for step in program.compute), initial=0.0))
+    # `now` is a time, `ends` and `done` are seconds of an idle GPU: what slows compute changes the first alone, so that
+    # `ends` is summed once for all lanes.
     now: Any = start_s
     done: Any = 0.0
     pace = slowdown * factor
     reached = 0  # operations of the compute stream that are done in every lane
     for place, step, ready, limit in program.turns:
-        if ready > reached:
+        if ready > reached:  # only then may any lane have to wait; the comparison of integers spares most maxima
             now = now + largest(ends[ready] - done, 0.0) * factor
             done, reached = largest(ends[ready], done), ready
         price: Any = prices[step.price]
-        left = ends[limit] - done
+        left = ends[limit] - done  # of what compute can do before this turn has ended
         if step.sends:
             if ranks is None:
                 then = now + (price.seconds(left * pace) if isinstance(price, OverlappedCost) else price)
             else:
-                then = ranks.meet(program.stream or 0, place, now, left * pace)
+                then = ranks.collective_ends_s(program.stream or 0, place, now, left * pace)
             if limit > reached:
                 before, done = done, least(done + (then - now) / pace, ends[limit])
                 if ranks is not None:
                     ranks.slowed(before, done)
             now = then
             continue
+        # A kernel beside compute: each has half of the GPU until the shorter one is done.
         shared = least(price, left) if limit > reached else 0.0
         now, done = now + (price + shared) * factor, done + shared
         if ranks is not None:
@@ -348,7 +369,7 @@ def two_streams(  # noqa: PLR0913
     if ranks is not None:
         for step in program.compute:
             ranks.computed(step.operation, prices[step.price] * factor)
-    return now + (ends[-1] - done) * factor
+    return now + (ends[-1] - done) * factor  # compute that nothing was sent beside
 
 
 def _of_arrays() -> tuple[Any, Any]:
@@ -392,6 +413,7 @@ class _StreamsInArrays:
     def run(self) -> Any:
         """Return when all is done."""
         _, largest = _of_arrays()
+        # The stream that computes comes last, and one kernel at a time: it must know all that may slow its next kernel.
         order = [*(number for number in range(len(self._steps)) if number != self._computing), self._computing]
         moved = True
         while moved:
@@ -409,13 +431,13 @@ class _StreamsInArrays:
         at = self._at
         if at[stream] == len(self._steps[stream]):
             return False
-        return all(at[one.stream] > one.position for one in self._steps[stream][at[stream]].after)
+        return all(at[awaited.stream] > awaited.position for awaited in self._steps[stream][at[stream]].after)
 
     def _go(self, stream: int) -> None:
         position = self._at[stream]
         step = self._steps[stream][position]
         _, largest = _of_arrays()
-        now = functools.reduce(largest, (self._ends[one] for one in step.after), self._free[stream])
+        now = functools.reduce(largest, (self._ends[awaited] for awaited in step.after), self._free[stream])
         if step.sends:
             end = self._sent(stream, position, now)
         elif isinstance(step.operation, Communicate):
@@ -428,7 +450,7 @@ class _StreamsInArrays:
     def _sent(self, stream: int, position: int, now: Any) -> Any:
         price: Any = self._prices[self._steps[stream][position].price]
         ranks = self._ranks
-        end = now + price if ranks is None else ranks.meet(stream, position, now, self._going_on_s(now))
+        end = now + price if ranks is None else ranks.collective_ends_s(stream, position, now, self._going_on_s(now))
         self._slowing.append((now, end))
         return end
 
@@ -440,7 +462,8 @@ class _StreamsInArrays:
         return left + (left > 0) * after * self._slowdown * self._factor
 
     def _computed(self, step: PricedStep, now: Any) -> Any:
-        self._slowing = [one for one in self._slowing if (one[1] > now).any()]
+        # What has ended in every lane slows nothing any more; without this a step of n collectives takes n ** 2 work.
+        self._slowing = [interval for interval in self._slowing if (interval[1] > now).any()]
         price: Any = self._prices[step.price]
         end = _slowed_end_s(now, price * self._factor, self._slowing, self._slowdown)
         if self._ranks is not None:
@@ -450,13 +473,13 @@ class _StreamsInArrays:
 
 def uninterrupted_s(stream: Sequence[PricedStep], prices: Sequence[Price], position: int) -> Any:
     """Return the seconds of the kernels from a position on that follow without waiting for anything."""
-    found: Any = 0.0
+    total: Any = 0.0
     for step in stream[position:]:
         if step.sends or step.after:
             break
         seconds: Any = prices[step.price]
-        found = found + seconds
-    return found
+        total = total + seconds
+    return total
 
 
 def _slowed_end_s(now: Any, left: Any, intervals: Sequence[tuple[Any, Any]], slowdown: Any) -> Any:
@@ -465,11 +488,12 @@ def _slowed_end_s(now: Any, left: Any, intervals: Sequence[tuple[Any, Any]], slo
 
     if not intervals or (isinstance(slowdown, float) and slowdown == 1):
         return now + left
-    shape = np.broadcast_shapes(*(np.shape(one) for one in (now, left, slowdown, *intervals[0])))
-    begins, ends = (np.stack([np.broadcast_to(one[side], shape) for one in intervals]) for side in (0, 1))
+    shape = np.broadcast_shapes(*(np.shape(number) for number in (now, left, slowdown, *intervals[0])))
+    begins, ends = (np.stack([np.broadcast_to(interval[side], shape) for interval in intervals]) for side in (0, 1))
     near = (begins < now + left * np.max(slowdown)).any(axis=tuple(range(1, begins.ndim)))
     begins, ends = begins[near], ends[near]  # others begin after the kernel has ended in every lane
     now, left = np.broadcast_to(now, shape), np.broadcast_to(left, shape)
+    # Between two neighbouring points the pace of a lane is one number, so that each lane goes from point to point.
     for point in (*np.sort(np.concatenate([begins, ends]), axis=0), math.inf):
         if not np.any(left):
             break

@@ -7,11 +7,11 @@ plain data they form no cycles, so Python's garbage collector need not look at t
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 
-from simnet.cluster.availability import Availability
-from simnet.engine.batch_settings import BatchSettings, with_settings
-from simnet.engine.scenario import Scenario, encode
+from simnet.cluster.faults.node_failure import Availability
+from simnet.engine.scenario import BatchSettings, Scenario, encode, with_settings
 from simnet.strategies import AnyStrategy
 from simnet.strategies.program import OperationId
 from simnet.workload.gpu_memory import GpuMemory
@@ -223,7 +223,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=
         """Mean time of an iteration [s]."""
         first = self.iterations_s[0]
         # The sum of equal numbers is not always their multiple.
-        is_one = all(one == first for one in self.iterations_s)
+        is_one = all(iteration_s == first for iteration_s in self.iterations_s)
         return first if is_one else sum(self.iterations_s) / len(self.iterations_s)
 
     @property
@@ -330,7 +330,7 @@ class References(Struct, frozen=True, kw_only=True, gc=False):
     def scenario_of(self, scenario: Scenario) -> Scenario:
         """Return a scenario with the strategy that it is compared with as its own, the batch cut for it."""
         there = with_settings(scenario, self.settings)
-        return msgspec.structs.replace(there, strategy=self.strategy, baseline=None)
+        return replace(there, strategy=self.strategy, baseline=None)
 
 
 def compared_with(scenario: Scenario, references: References | None) -> Scenario | None:
@@ -339,7 +339,7 @@ def compared_with(scenario: Scenario, references: References | None) -> Scenario
         return references.scenario_of(scenario)
     if scenario.baseline is None:
         return None
-    return msgspec.structs.replace(scenario, strategy=scenario.baseline, baseline=None)
+    return replace(scenario, strategy=scenario.baseline, baseline=None)
 
 
 class RunResult(Struct, frozen=True, kw_only=True, gc=False):
@@ -358,7 +358,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
         notes: what a reader must know to trust the numbers.
         intervals: 90 % intervals by name, such as `{"speedup": [3.9, 4.4]}`, if `run.draws` asks for them, with the
             model's own error.
-        hangs_on: values that the result is most sensitive to, the first most, where there are intervals.
+        sensitive_to: values that the result is most sensitive to, the first most, where there are intervals.
         references: what the speedup is over; None where that would take the exact executor, nothing that changes
             nothing fits the GPU, or nobody asked.
     """
@@ -373,7 +373,7 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
     version: str = ""
     notes: tuple[str, ...] = ()
     intervals: dict[str, tuple[Positive, Positive]] = {}
-    hangs_on: tuple[Influence, ...] = ()
+    sensitive_to: tuple[Influence, ...] = field(name="hangs_on", default=())
     references: References | None = None
 
     def __post_init__(self) -> None:
@@ -417,8 +417,8 @@ class RunResult(Struct, frozen=True, kw_only=True, gc=False):
 
     def without_spans(self) -> "RunResult":
         """Return the result without spans, as journals and results.json hold it."""
-        baseline = self.baseline and msgspec.structs.replace(self.baseline, spans=())
-        return msgspec.structs.replace(self, result=msgspec.structs.replace(self.result, spans=()), baseline=baseline)
+        baseline = self.baseline and replace(self.baseline, spans=())
+        return replace(self, result=replace(self.result, spans=()), baseline=baseline)
 
 
 class PointResult(RunResult, frozen=True, kw_only=True, gc=False):
@@ -485,7 +485,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
 
 def point_result(values: dict[str, object], result: RunResult) -> PointResult:
     """Return a result with the values of the axes that led to it."""
-    return PointResult(set=values, **msgspec.structs.asdict(result))
+    return PointResult(set=values, **asdict(result))
 
 
 def to_json(result: RunResult | SweepResult, indent: int | None = None) -> bytes:

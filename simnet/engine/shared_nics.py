@@ -16,7 +16,7 @@ import numpy as np
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology, without_faults
 from simnet.collectives import link_loads
-from simnet.collectives.pipelines import rails_per_node
+from simnet.collectives.link_loads import rails_per_node
 from simnet.engine.collective_times import MOST_SENDS, CollectiveTimes, num_sends
 from simnet.engine.uneven_links import links_since
 from simnet.strategies.program import OperationId
@@ -109,58 +109,58 @@ class SharedNics:
     def are_settled(self) -> bool:
         """Tell whether what rails take stands, from when they began in the last pass; else another pass is to come."""
         begun, self._begun = self._begun, {}
-        rails = {which: one for which, one in begun.items() if one.are_rails}
-        apart_s = sum(float(np.ptp(one.starts_s)) for one in rails.values())
+        rails = {which: collective for which, collective in begun.items() if collective.are_rails}
+        apart_s = sum(float(np.ptp(rail.starts_s)) for rail in rails.values())
         if self._is_off or not apart_s:
             return True
         self._passes += 1
-        mixed_s = _overlap_s(rails.values(), (one for one in begun.values() if not one.are_rails))
-        are_even = all(one.times.are_even for one in rails.values())
-        found = None if are_even and not mixed_s else self._send_by_send(begun)
-        if found is not None:
+        mixed_s = _overlap_s(rails.values(), (collective for collective in begun.values() if not collective.are_rails))
+        are_even = all(rail.times.are_even for rail in rails.values())
+        taken_s = None if are_even and not mixed_s else self._send_by_send(begun)
+        if taken_s is not None:
             mixed_s = 0.0
         elif are_even:
-            found = self._as_wholes(rails)
-        if found is None:  # taken to have their part of the NICs throughout, which says by how much it may be off
+            taken_s = self._as_wholes(rails)
+        if taken_s is None:  # taken to have their part of the NICs throughout, which says by how much it may be off
             self._is_off, self.taken_s, self.off_s = True, {}, 0.0
             return False
         moved_s = [
-            float(np.abs(found[which] - before).max()) for which, before in self.taken_s.items() if which in found
+            float(np.abs(taken_s[which] - before).max()) for which, before in self.taken_s.items() if which in taken_s
         ]
-        end_s = max(float((begun[which].starts_s + taken_s).max()) for which, taken_s in found.items())
-        stands = len(moved_s) == len(found) and max(moved_s) <= STANDS * end_s
-        self.taken_s, self.off_s = found, mixed_s + (0.0 if stands else sum(moved_s) + SURE * apart_s)
+        end_s = max(float((begun[which].starts_s + seconds).max()) for which, seconds in taken_s.items())
+        stands = len(moved_s) == len(taken_s) and max(moved_s) <= STANDS * end_s
+        self.taken_s, self.off_s = taken_s, mixed_s + (0.0 if stands else sum(moved_s) + SURE * apart_s)
         return stands or self._passes >= MOST_PASSES
 
     def _as_wholes(self, begun: dict[OperationId, _UnderWay]) -> "dict[OperationId, FloatArray] | None":
         """Return what each rail takes on NICs that are alike; None where they are too many."""
         usual = without_faults(self._topology)
         jobs: list[_Job] = []
-        found = {}
+        job_of_rank = {}
         for which, (times, starts_s, _) in begun.items():
             rounds, launch_s = tuple(_rounds(times, usual)), _launch_s(times, usual)
             begins, inverse, number = np.unique(np.round(starts_s, 14), return_inverse=True, return_counts=True)
-            found[which] = len(jobs) + inverse
+            job_of_rank[which] = len(jobs) + inverse
             rails = number // usual.num_nodes  # each has a rank in every node
             jobs += [_Job(float(s) + launch_s, int(n), rounds) for s, n in zip(begins, rails, strict=True)]
-        if sum(len(one.rounds) for one in jobs) > MOST_EVENTS:
+        if sum(len(job.rounds) for job in jobs) > MOST_EVENTS:
             return None
         ends_s = np.array(_followed(jobs))
         return {
             which: np.maximum(ends_s[of] - begun[which].starts_s, _host_s(begun[which].times, usual))
-            for which, of in found.items()
+            for which, of in job_of_rank.items()
         }
 
     def _send_by_send(self, begun: dict[OperationId, _UnderWay]) -> "dict[OperationId, FloatArray] | None":
         """Return what each rank takes on NICs that differ; None where its sends are too many."""
-        if sum(num_sends(one.times.operation.schedule) for one in begun.values()) > MOST_SENDS:
+        if sum(num_sends(collective.times.operation.schedule) for collective in begun.values()) > MOST_SENDS:
             return None
         from simnet.engine import every_send
 
-        operations = [one.times.operation for one in begun.values()]
+        operations = [collective.times.operation for collective in begun.values()]
         asked = [
-            every_send.Begun(operation.schedule, operation.message_bytes, one.starts_s, one.times.stretch)
-            for operation, one in zip(operations, begun.values(), strict=True)
+            every_send.Begun(operation.schedule, operation.message_bytes, collective.starts_s, collective.times.stretch)
+            for operation, collective in zip(operations, begun.values(), strict=True)
         ]
         ends_s = every_send.ends_s(links_since(self._topology, 0.0).frozen(), asked)
         return {which: ends - begun[which].starts_s for which, ends in zip(begun, ends_s, strict=True)}
@@ -168,11 +168,11 @@ class SharedNics:
 
 def _overlap_s(some: Iterable[_UnderWay], others: Iterable[_UnderWay]) -> float:
     """Return for how long collectives are under way together with others, over all pairs of them [s]."""
-    found, of_others = 0.0, [one.lasts_s for one in others]
-    for one in some:
-        first_s, last_s = one.lasts_s
-        found += sum(max(min(last_s, end) * (1 - STANDS) - max(first_s, start), 0.0) for start, end in of_others)
-    return found
+    together_s, of_others = 0.0, [other.lasts_s for other in others]
+    for collective in some:
+        first_s, last_s = collective.lasts_s
+        together_s += sum(max(min(last_s, end) * (1 - STANDS) - max(first_s, start), 0.0) for start, end in of_others)
+    return together_s
 
 
 def _rounds(times: CollectiveTimes, usual: Topology) -> Iterator[RailRound]:
@@ -197,32 +197,32 @@ def _host_s(times: CollectiveTimes, usual: Topology) -> float:
 
 def _flows(schedule: Schedule) -> Iterator[int]:
     """Yield how many flows a rank has at a time in each round that it waits for."""
-    for one in schedule.rounds:
-        if one.at_once:
-            yield sum(len(one.sends(schedule.group.first, index)) for index in range(one.repeat))
+    for round_ in schedule.rounds:
+        if round_.at_once:
+            yield sum(len(round_.sends(schedule.group.first, index)) for index in range(round_.repeat))
         else:
-            yield from (len(one.sends(schedule.group.first, index)) for index in range(one.repeat))
+            yield from (len(round_.sends(schedule.group.first, index)) for index in range(round_.repeat))
 
 
 def _followed(jobs: list[_Job]) -> list[float]:
     """Return when each job is done: all flows that are under way at one time share the NICs equally."""
-    waking = [(one.start_s + one.rounds[0].latency_s, number) for number, one in enumerate(jobs)]
+    waking = [(job.start_s + job.rounds[0].latency_s, number) for number, job in enumerate(jobs)]
     heapq.heapify(waking)
     at, done = [0] * len(jobs), [0.0] * len(jobs)
     # A transfer ends when the NICs have given one flow as much as it needs: all that run get equally much.
     ending: list[tuple[float, int]] = []
-    given_s, sending, now = 0.0, 0, 0.0
+    served_s, sending, now = 0.0, 0, 0.0
     while waking or ending:
-        end_s = now + (ending[0][0] - given_s) * sending if ending else math.inf
+        end_s = now + (ending[0][0] - served_s) * sending if ending else math.inf
         if waking and waking[0][0] <= end_s:
             then, number = heapq.heappop(waking)
-            given_s += (then - now) / sending if sending else 0.0
+            served_s += (then - now) / sending if sending else 0.0
             now = then
             round_ = jobs[number].rounds[at[number]]
-            heapq.heappush(ending, (given_s + round_.transfer_s / round_.flows, number))
+            heapq.heappush(ending, (served_s + round_.transfer_s / round_.flows, number))
             sending += jobs[number].number * round_.flows
             continue
-        given_s, now = ending[0][0], end_s
+        served_s, now = ending[0][0], end_s
         _, number = heapq.heappop(ending)
         sending -= jobs[number].number * jobs[number].rounds[at[number]].flows
         at[number] += 1

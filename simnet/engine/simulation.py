@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-import msgspec
+from msgspec.structs import replace
 
-from simnet.cluster import availability
+from simnet.cluster.faults.node_failure import availability_of
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.cluster.nccl_costs import SAME_NETWORK
@@ -13,10 +13,9 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
 from simnet.engine.result import References, RunResult, StrategyResult, compared_with
-from simnet.engine.scenario import Scenario
+from simnet.engine.scenario import Scenario, settings_of
 from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
 from simnet.strategies import Strategy
@@ -45,13 +44,14 @@ def simulate(
     whole = _simulate_once(scenario, on_progress, references)
     if not scenario.run.draws:
         return whole
-    found = intervals.intervals(whole, with_model_error=with_model_error)
-    return msgspec.structs.replace(whole, intervals=found)
+    # Draws give ratios to the result as calibrated, which is simulated once and in full.
+    bounds = intervals.intervals(whole, with_model_error=with_model_error)
+    return replace(whole, intervals=bounds)
 
 
 def with_influences(result: RunResult) -> RunResult:
     """Return a result with the values that it hangs on most; each takes two simulations."""
-    return msgspec.structs.replace(result, hangs_on=intervals.influences(result))
+    return replace(result, sensitive_to=intervals.influences(result))
 
 
 def _simulate_once(
@@ -62,6 +62,8 @@ def _simulate_once(
     result = _strategy_result(prepared, scenario.strategy)
     baseline = None
     if compared := compared_with(scenario, references):
+        # A reference may cut its batch otherwise to fit the GPU: its compute then takes other times, and is prepared
+        # anew.
         is_cut_alike = settings_of(compared) == settings_of(scenario)
         beside = prepared if is_cut_alike else PreparedScenario(compared, on_progress)
         baseline = _strategy_result(beside, compared.strategy)
@@ -98,6 +100,7 @@ def num_calls(scenario: Scenario, references: References | None = None) -> int:
     The exact executor does so whenever rank 0 has finished a round, the grouped one after each step.
     """
     prepared = PreparedScenario(scenario)
+    # One node that stands for all takes milliseconds, in which a bar would only flicker.
     if prepared.fidelity == "folded":
         return 0
     plans = [prepared.plan(strategy) for strategy in _run_strategies(scenario, compared_with(scenario, references))]
@@ -151,7 +154,7 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         total_s=total_s,
         memory=memory_fit.memory_in(prepared, strategy),
         waits=timeline.waits,
-        availability=availability.of_cluster(prepared.scenario.cluster, prepared.scenario.run.seed),
+        availability=availability_of(prepared.scenario.cluster, prepared.scenario.run.seed),
         approximation=timeline.off_s / timeline.iteration_s
         if timeline.off_s > SAME_TIME * timeline.iteration_s
         else 0.0,
@@ -178,6 +181,7 @@ def _notes(prepared: PreparedScenario, compared: Scenario | None) -> tuple[str, 
             f"{calibration.label} and the workload have no intervals of their own: those of the result "
             "hold the model's error alone"
         )
+    # Once each: a strategy and what it is compared with may say the same.
     notes += dict.fromkeys(note for plan in plans for note in plan.program.notes)
     notes += _beyond_measured_nodes(cluster.num_nodes, calibration)
     notes += _beyond_nccl(prepared, strategies)
@@ -207,9 +211,10 @@ def calibration_notes(cluster: Cluster, calibration: Calibration) -> tuple[str, 
         ("intra_node", cluster.intra_node, calibration.intra_node),
     ):
         on = calibrated.measured_on
+        # An efficiency is a fraction of the nominal rate: what a host attains does not grow with the rate of its link.
         if on is not None and not math.isclose(on, link.bytes_per_s, rel_tol=0.01):
-            own = link.bytes_per_s.text()
-            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {own}")
+            nominal = link.bytes_per_s.text()
+            notes.append(f"the efficiency of {name} links was measured on {on.text()}, not on the cluster's {nominal}")
     if spread := calibration.nccl_spread(cluster):
         of = f" of {cluster.network}" if spread is SAME_NETWORK else ""
         low, high = spread["from_16_mib"]
@@ -234,6 +239,7 @@ def _notes_of_executor(results: Iterable[StrategyResult | None]) -> Iterator[str
 
 def _notes_of_windows(scenario: Scenario, result: StrategyResult) -> Iterator[str]:
     """Say which faults that come and go are not seen as often as they come."""
+    # A run of some iterations lasts seconds: a fault that comes every hour may never come in it.
     timed = (fault for fault in scenario.cluster.faults if isinstance(fault, TimedFault))
     yield from filter(None, (fault.missed_in(sum(result.iterations_s)) for fault in timed))
 
@@ -260,8 +266,12 @@ def _beyond_nccl(prepared: PreparedScenario, strategies: Iterable[Strategy]) -> 
     """Say which all-reduces were chosen that NCCL does not have."""
     for strategy in strategies:
         if getattr(strategy, "algorithm", None) == algorithms.ANY:
-            chosen = {one.schedule.algorithm for one in prepared.plan(strategy).program.collectives}
-            names = ", ".join(one.name for one in algorithms.every() if one.name in chosen and not one.is_tuned_over)
+            chosen = {collective.schedule.algorithm for collective in prepared.plan(strategy).program.collectives}
+            names = ", ".join(
+                algorithm.name
+                for algorithm in algorithms.every()
+                if algorithm.name in chosen and not algorithm.is_tuned_over
+            )
             if names:
                 yield f"{strategy.title}: algorithm 'any' takes {names}, which NCCL does not have"
 

@@ -76,7 +76,7 @@ class StepLanes:
             in_arrays: whether many are timed in one pass; not where loading arrays takes longer than that saves.
         """
         self._in_arrays = in_arrays
-        self._timers = [StepTimer(one) for one in scenarios]
+        self._timers = [StepTimer(scenario) for scenario in scenarios]
         self._base = base
         self._known: dict[Strategy, list[float]] = {}
         self._plans: dict[Strategy, StrategyPlan | None] = {}
@@ -89,54 +89,58 @@ class StepLanes:
 
     def stages(self, strategy: Strategy) -> list[StageTimes]:
         """Return what a step takes in each scenario, and one of the dense stage [s]."""
-        stage, own = strategy.dense_stage(None), self.iterations_s(strategy)
-        dense: Sequence[float | None] = [None] * len(own) if stage is None else self.iterations_s(stage.strategy)
-        return [StageTimes(*both) for both in zip(own, dense, strict=True)]
+        stage, mean_s = strategy.dense_stage(None), self.iterations_s(strategy)
+        dense: Sequence[float | None] = [None] * len(mean_s) if stage is None else self.iterations_s(stage.strategy)
+        return [StageTimes(*both) for both in zip(mean_s, dense, strict=True)]
 
     def of(self, strategy: Strategy) -> list[float]:
         """Return what a step takes in each scenario [s]."""
-        return [one.mean_s(strategy.dense_fraction) for one in self.stages(strategy)]
+        return [times.mean_s(strategy.dense_fraction) for times in self.stages(strategy)]
 
     def iterations_s(self, strategy: Strategy) -> list[float]:
         """Return what an iteration takes in each scenario [s]."""
         if strategy not in self._known:
-            found = self._together(strategy)
-            self._known[strategy] = [one.iteration_s(strategy) for one in self._timers] if found is None else found
+            together = self._together(strategy)
+            self._known[strategy] = (
+                [timer.iteration_s(strategy) for timer in self._timers] if together is None else together
+            )
         return self._known[strategy]
 
     def _together(self, strategy: Strategy) -> list[float] | None:
         """Return the iterations by one plan; None where each needs its own."""
-        plan, prepared = self._plan(strategy), [one.prepared for one in self._timers]
+        plan, prepared = self._plan(strategy), [timer.prepared for timer in self._timers]
         if plan is None:
             return None
-        if any(one.fidelity != "folded" for one in prepared):
+        # Ranks that are not alike are lanes themselves: draws and ranks are then two axes of the same arrays.
+        if any(lane.fidelity != "folded" for lane in prepared):
             return self._on_ranks(plan)
         try:
             seconds = plan.iterations_s(self._numbers_of(strategy), in_arrays=self._in_arrays)
         except UnlikeLanesError:
             return None
-        return [one.checked_s(found) for one, found in zip(prepared, seconds, strict=True)]
+        return [lane.checked_s(iteration_s) for lane, iteration_s in zip(prepared, seconds, strict=True)]
 
     def _numbers_of(self, strategy: Strategy) -> LaneNumbers:
         """Return the numbers of each scenario, the same for all strategies but those that another library carries."""
-        prepared = [one.prepared for one in self._timers]
+        prepared = [timer.prepared for timer in self._timers]
         library = strategy.kind if prepared[0].scenario.calibration.library_of(strategy.kind) else None
         carried = library, strategy.waits_for_hosts
         if carried not in self._numbers:
-            self._numbers[carried] = LaneNumbers([one.numbers(strategy) for one in prepared])
+            self._numbers[carried] = LaneNumbers([lane.numbers(strategy) for lane in prepared])
         return self._numbers[carried]
 
     def _on_ranks(self, plan: StrategyPlan) -> list[float]:
         """Return the iterations of draws whose ranks are not alike."""
-        prepared = [one.prepared for one in self._timers]
+        prepared = [timer.prepared for timer in self._timers]
         first = prepared[0]
-        found = None
+        together = None
+        # Faults that draw or come and go change from step to step, so that steps must be run one after the other.
         if first.fidelity == "grouped" and first.topology.next_change_s(0.0) == math.inf and not first.topology.varies:
             from simnet.engine import random_factors, ranks
 
             factor = random_factors.Variation(first.topology, 0).constant
-            found = ranks.draws_s(plan, self._numbers_of(plan.strategy), factor)
-        return [one.iteration_s(plan) for one in prepared] if found is None else found
+            together = ranks.draws_s(plan, self._numbers_of(plan.strategy), factor)
+        return [lane.iteration_s(plan) for lane in prepared] if together is None else together
 
     def _plan(self, strategy: Strategy) -> StrategyPlan | None:
         """Return the plan that all share; None where each needs its own."""
@@ -147,11 +151,13 @@ class StepLanes:
     def _shared_plan(self, strategy: Strategy) -> StrategyPlan | None:
         if not is_fixed(strategy):
             return None
+        # Whoever chose an algorithm chose it once: draws run the programs of their base, as NCCL does not know its own
+        # error.
         if isinstance(self._base, StepLanes):
             return self._base._plan(strategy)
         if self._base is not None:
             return self._base.prepared.plan(strategy)
-        if any(one.prepared.fidelity != "folded" for one in self._timers):
+        if any(timer.prepared.fidelity != "folded" for timer in self._timers):
             return None
         try:
             return self._plan_for_all(strategy)
@@ -169,8 +175,12 @@ class StepLanes:
         plan = StrategyPlan(
             strategy, program_of(strategy, first.step_of(strategy), self._numbers_of(strategy).topology)
         )
-        every = [schedule for one in plan.collectives for schedule in one.schedule.alternatives or (one.schedule,)]
-        if any(link_loads.is_upper_bound(first.topology, one) for one in every):
+        every = [
+            schedule
+            for collective in plan.collectives
+            for schedule in collective.schedule.alternatives or (collective.schedule,)
+        ]
+        if any(link_loads.is_upper_bound(first.topology, schedule) for schedule in every):
             raise UnlikeLanesError  # what is an upper bound in one lane may not be chosen in another
         return plan
 

@@ -55,6 +55,7 @@ class Timeline(Struct, frozen=True, kw_only=True):
         of_ranks: dict[int, list[Span]] = defaultdict(list)
         for span in self.spans:
             of_ranks[span.rank].append(span)
+        # Steps that are all alike may wait inside, too, as the ranks of a node for each other.
         of_alike_s = self.inner.longest_pause_s if self.inner else 0.0
         return max(of_alike_s, *map(_longest_gap, of_ranks.values()))
 
@@ -97,10 +98,11 @@ def num_collectives(streams: Sequence[Sequence[Operation]]) -> int:
 def _longest_gap(spans: list[Span]) -> float:
     """Return the longest time without work of the GPU between the first and the last end of what ran on a rank [s]."""
     longest_s, busy_until_s = 0.0, 0.0
-    for span in sorted((one for one in spans if one.stream == "compute"), key=lambda one: one.start_s):
+    # By their start: kernels of two streams overlap, and a gap is where none of them runs.
+    for span in sorted((span for span in spans if span.stream == "compute"), key=lambda span: span.start_s):
         longest_s = max(longest_s, span.start_s - busy_until_s)
         busy_until_s = max(busy_until_s, span.end_s)
-    return max(longest_s, max(one.end_s for one in spans) - busy_until_s)
+    return max(longest_s, max(span.end_s for span in spans) - busy_until_s)
 
 
 def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Span]) -> Timeline:
@@ -112,6 +114,7 @@ def make_timeline(end_s: float, busy_s: Mapping[str, float], spans: Sequence[Spa
         spans: what ran on it.
     """
     parts = {f"{part}_s": busy_s.get(part, 0.0) for part in ITERATION_PARTS}
+    # What is no work of the GPU is waiting for messages. Sums of parts may exceed the end by rounding.
     exposed_s = max(end_s - sum(parts.values()), 0.0)
     return Timeline(
         iteration_s=end_s,

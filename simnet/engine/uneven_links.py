@@ -51,7 +51,7 @@ class UnevenLinks:
         self.topology = topology
         self._bytes_per_s: dict[LinkKind, FloatArray] = {}
         self._added_s: dict[LinkKind, FloatArray] = {}
-        self._state: _State = tuple(one for kind in _KINDS for one in self._unusual(kind, since_s))
+        self._state: _State = tuple(unusual for kind in _KINDS for unusual in self._unusual(kind, since_s))
         self._hash = hash((topology, self._state))
 
     def __eq__(self, other: object) -> bool:
@@ -75,19 +75,19 @@ class UnevenLinks:
     def bytes_per_s(self, kind: LinkKind) -> "FloatArray":
         """Return the bandwidth of every link of a kind [B/s]."""
         if kind not in self._bytes_per_s:
-            found = np.full(self._number(kind), without_faults(self.topology).capacity(LinkId(kind, 0)))
+            rates = np.full(self._number(kind), without_faults(self.topology).capacity(LinkId(kind, 0)))
             for place, bytes_per_s, _ in self._places(kind):
-                found[place] = bytes_per_s
-            self._bytes_per_s[kind] = found
+                rates[place] = bytes_per_s
+            self._bytes_per_s[kind] = rates
         return self._bytes_per_s[kind]
 
     def added_s(self, kind: LinkKind) -> "FloatArray":
         """Return what faults add to the latency of a send over every link of a kind [s]."""
         if kind not in self._added_s:
-            found = np.zeros(self._number(kind))
+            seconds = np.zeros(self._number(kind))
             for place, _, added_s in self._places(kind):
-                found[place] = added_s
-            self._added_s[kind] = found
+                seconds[place] = added_s
+            self._added_s[kind] = seconds
         return self._added_s[kind]
 
     def frozen(self) -> Topology:

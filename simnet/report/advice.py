@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from simnet.analysis import published_convergence
 from simnet.analysis.advice import Advice, RankedSystem
+from simnet.analysis.convergence import published_of
 from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
@@ -13,9 +13,8 @@ from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core.registry import tag_of
 from simnet.core.units import format_bytes, format_seconds
-from simnet.engine.batch_settings import settings_of
 from simnet.engine.memory_fit import repair_in
-from simnet.engine.scenario import Scenario, to_dict
+from simnet.engine.scenario import Scenario, settings_of, to_dict
 from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.table import Column, Table
@@ -205,7 +204,7 @@ def _why(row: RankedSystem) -> str:
         tasks = (f"{one.task} ({one.num_reached} of {one.num_trainings} runs reached it)" for one in missed)
         return f": missed it in {', '.join(tasks)}"
     if row.verdict == UNKNOWN:
-        found = next(iter(published_convergence.of({row.strategy.kind})), None)
+        found = next(iter(published_of({row.strategy.kind})), None)
         source = f" here; published trainings: {found.source.removesuffix(', abstract')}" if found else ""
         return source or ": nobody has trained it here"
     late = [f"{one.task} {one.speedup.value:.2f}" for one in row.records if one.speedup]

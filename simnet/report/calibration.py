@@ -5,7 +5,7 @@ from typing import Any
 
 from simnet.calibration.comparison import Comparison, mean_error, worst_row
 from simnet.calibration.fit import FittedPart
-from simnet.calibration.variation import FittedVariation, VariedRank
+from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
@@ -116,7 +116,7 @@ def _series(series: str, role: str) -> str:
     return f"{series} (held out)" if role == "held out" else series
 
 
-def variation_page(fitted: FittedVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
+def variation_page(fitted: RunVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
     """Return what `simnet calibrate --variation` prints.
 
     Args:

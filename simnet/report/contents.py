@@ -11,7 +11,7 @@ from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.crossover import speedup_of
 from simnet.analysis.references import compared
 from simnet.analysis.tune import chosen
-from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error
+from simnet.calibration.comparison import Comparison
 from simnet.cluster.hardware import Calibration
 from simnet.core.bounded_types import Kind
 from simnet.core.errors import SimnetError
@@ -221,7 +221,7 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
                 key="step",
                 title="Where the time goes",
                 paragraphs=(f"At the largest speedup, {speedup_text(best.speedup)}.",),
-                charts=_of_run(best if best.hangs_on else with_influences(best)),
+                charts=_of_run(best if best.sensitive_to else with_influences(best)),
             ),
             *_measured_section(measured),
             _assumed_section(best),
@@ -281,27 +281,6 @@ def _advice(scenario: Scenario, systems: Iterable[str], tick: Tick, jobs: int) -
         are_of_user=False,
         jobs=jobs,
         progress=tick,
-    )
-
-
-def of_measurements(title: str, measured: Sequence[Comparison], proofs: Sequence[str] = ()) -> Contents:
-    """Return the report on predictions of what was measured.
-
-    Args:
-        title: of the page.
-        measured: each value with its prediction; at least one.
-        proofs: why the measured values are held out.
-    """
-    inside, with_interval = coverage(measured)
-    held = f"; {inside} of {with_interval} lie in their 90 % intervals" if with_interval else ""
-    return Contents(
-        title=printable(title),
-        question="How near to what was measured are the predictions?",
-        verdict=f"{len(measured)} measured values are predicted with a mean error of {percent(mean_error(measured))}, "
-        f"at worst {percent(worst_error(measured))}{held}.",
-        judgement="",
-        sections=tuple(_measured_section(measured)),
-        notes=tuple(map(printable, proofs)),
     )
 
 
@@ -377,7 +356,7 @@ def _of_run(result: RunResult) -> tuple[Chart, ...]:
         drawn.append(step_charts.distribution(result))
     if result.result.lost_time is not None:
         drawn.append(step_charts.lost_time(result))
-    if result.hangs_on:
+    if result.sensitive_to:
         drawn.append(step_charts.tornado(result))
     return tuple(drawn)
 
@@ -414,7 +393,7 @@ def parts_table(result: RunResult) -> Table:
 
 def uncertain_table(result: RunResult) -> Table:
     """Return the 90 % interval of each value that has one, the model's own error last."""
-    known = intervals.given_intervals(intervals.plain_scenario(result.scenario))
+    known = intervals.stated_intervals(intervals.plain_scenario(result.scenario))
     rows = [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
     error = intervals.model_error(result.scenario.calibration)
     rows.append(("the model itself, of a time", f"{1 / error.time:.2g} to {error.time:.2g} times as long"))

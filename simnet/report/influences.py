@@ -47,7 +47,7 @@ def sentence(result: RunResult) -> str:
     """Return what a result is at the ends that change it most: "encode and decode (7.36x if 3.8 times slower)"."""
     middle = usual(result)
     texts = []
-    for influence in result.hangs_on[:MOST_NAMED]:
+    for influence in result.sensitive_to[:MOST_NAMED]:
         ends = zip(influence.interval, influence.values, strict=True)
         factor, value = max(ends, key=lambda end: abs(end[1] / middle - 1))
         texts.append(f"{noun(influence.key)} ({value_text(result, value)} if {factor_text(influence.key, factor)})")

@@ -47,7 +47,7 @@ OF_ONE_RUN = {
     "hangs_on": RunFigure(
         lambda _: "What the result is sensitive to",
         lambda run: [step_charts.tornado(run)],
-        lambda run: "" if run.hangs_on else NO_INTERVALS,
+        lambda run: "" if run.sensitive_to else NO_INTERVALS,
     ),
     "iterations": RunFigure(
         lambda run: f"Times of {count_text(run.result.num_iterations, 'iteration')}",

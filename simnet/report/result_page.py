@@ -167,12 +167,12 @@ def _memory(result: StrategyResult) -> Cell:
 def _lines(scenario: Scenario) -> Iterator[tuple[str, Callable[[StrategyResult], str]]]:
     """Yield every further line and how its cells are written; one whose cells are all empty is left out."""
     steps, tokens = scenario.run.steps, scenario.workload.tokens_per_sample
-    beside: dict[str, dict[str, Callable[[StrategyResult], str]]] = {
+    further: dict[str, dict[str, Callable[[StrategyResult], str]]] = {
         "wait_s": {"  held up most by": _latest},
         "dense_iteration_s": {"mean step, dense ones counted": _mean_step},
     }
     if tokens:
-        beside["samples_per_s"] = {
+        further["samples_per_s"] = {
             "  tokens a second": lambda side: short_text(tokens * side.samples_per_s),
             "  tokens a day": lambda side: short_text(tokens * side.samples_per_s * DAY_S),
         }
@@ -185,7 +185,7 @@ def _lines(scenario: Scenario) -> Iterator[tuple[str, Callable[[StrategyResult],
             f"time of {steps:,} steps" if steps and field.name == "total_s" else field.text,
             written.get(field.name, field.cell),
         )
-        yield from beside.get(field.name, {}).items()
+        yield from further.get(field.name, {}).items()
 
 
 def _trained(result: StrategyResult) -> str:
@@ -217,7 +217,7 @@ def verdict(run_result: RunResult) -> Iterator[str]:
         if run_result.baseline is not None and speedup is not None:
             yield f"speedup {speedup_text(speedup)}{_between(run_result, key, speedup_text)}{of}, {over}"
     yield from filter(None, [reference_sentence(run_result)])
-    if run_result.hangs_on:
+    if run_result.sensitive_to:
         from simnet.report.influences import sentence  # with the figures, which most runs need not load
 
         yield f"most sensitive to: {sentence(run_result)}"

@@ -92,7 +92,7 @@ def _breakdown_table(rows: Sequence[tuple[str, StrategyResult]]) -> Table:
 
 def tornado(result: RunResult) -> Chart:
     """Return what the result would be at both ends of each uncertain value, the largest effect on top."""
-    shown = list(result.hangs_on[:MOST_BARS])
+    shown = list(result.sensitive_to[:MOST_BARS])
     middle = usual(result)
     ends = [sorted(zip(one.values, one.interval, strict=True)) for one in shown]
     texts = [

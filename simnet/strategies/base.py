@@ -17,7 +17,7 @@ from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, link_loads, nccl
+from simnet.collectives import algorithms, link_loads
 from simnet.core import schema
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean, shown
@@ -26,7 +26,7 @@ from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import choices
 from simnet.strategies.choices import Choices
-from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, Streams
+from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, StepShare, Streams
 from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, LinearCost
@@ -169,7 +169,7 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     def largest_bucket(self, step: Step, topology: Topology) -> Bucket:
         """Return the bucket of most elements."""
-        return max(self.buckets(step, topology), key=lambda one: one.num_elements)
+        return max(self.buckets(step, topology), key=lambda bucket: bucket.num_elements)
 
     def dense_stage(self, steps: int | None) -> DenseStage | None:  # noqa: ARG002
         """Return the steps without compression in a training of `steps` steps; None if the strategy has none."""
@@ -194,11 +194,11 @@ class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
         Raises:
             ValueError: "key: given: rule".
         """
-        given = getattr(self, self.stage_key) if self.stage_key else 0
-        if given and steps is None:
-            raise ValueError(f"{self.stage_key}: {given}: has no effect without run.steps; give both")
-        if given > (steps or given):
-            raise ValueError(f"{self.stage_key}: {given}: more than run.steps ({steps})")
+        steps_of_stage = getattr(self, self.stage_key) if self.stage_key else 0
+        if steps_of_stage and steps is None:
+            raise ValueError(f"{self.stage_key}: {steps_of_stage}: has no effect without run.steps; give both")
+        if steps_of_stage > (steps or steps_of_stage):
+            raise ValueError(f"{self.stage_key}: {steps_of_stage}: more than run.steps ({steps})")
 
     def check_gpu(self, gpu: GpuModel) -> None:
         """Refuse a GPU that cannot do what it asks for."""
@@ -216,7 +216,7 @@ def _check_is_distinct(added: type[Strategy]) -> None:
         labels = set(choices.presets(added))
     except Exception as error:  # foreign code
         raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.choices") from error
-    others = [one for one in STRATEGIES.built_in() if tag_of(one) != tag_of(added)]
+    others = [other for other in STRATEGIES.built_in() if tag_of(other) != tag_of(added)]
     for other in others:
         if not added.title or labels & set(choices.presets(other)):
             raise SimnetError(f"{where}: title: {added.title!r}: must be text, and the title of no other; set another")
@@ -236,22 +236,24 @@ else:
     AnyStrategy = STRATEGIES.annotation
 
 
-def strategy_from_text(text: str, where: str, own: Iterable[Strategy | None] = ()) -> Strategy:
-    """Return the strategy that a text names: the first of one's own of this kind, else with its options or defaults.
+def strategy_from_text(text: str, where: str, known: Iterable[Strategy | None] = ()) -> Strategy:
+    """Return the strategy that a text names: the first known one of this kind, else with its options or defaults.
 
     Args:
         text: a kind, with options after a colon or without.
         where: how messages call the place of the text.
-        own: strategies that a bare kind stands for, such as those of a scenario.
+        known: strategies that a bare kind stands for, such as those of a scenario.
 
     Raises:
         SimnetError: the kind or an option is unknown, or does not fit.
     """
     name, _, options = text.partition(":")
     kind = STRATEGIES.tag(name)
-    found = next((one for one in own if one is not None and one.kind == kind and not options), None)
+    strategy = next(
+        (setting for setting in known if setting is not None and setting.kind == kind and not options), None
+    )
     try:
-        return found or schema.build(STRATEGIES.find(kind), _options(options, where), where)
+        return strategy or schema.build(STRATEGIES.find(kind), _options(options, where), where)
     except SimnetError as error:
         message = str(error)
         raise SimnetError(message if message.startswith(where) else f"{where}: {message}") from error
@@ -268,21 +270,21 @@ def with_paths_at(strategy: object, directory: Path) -> object:
     """
     if not isinstance(strategy, Mapping):
         return strategy
-    known = {tag_of(one): one for one in STRATEGIES.built_in()}
+    known = {tag_of(built_in): built_in for built_in in STRATEGIES.built_in()}
     kind = known.get(str(strategy.get("kind")))
-    paths = {key: given for key in kind.path_keys if isinstance(given := strategy.get(key), str)} if kind else {}
-    return {**strategy, **{key: str(directory / given) for key, given in paths.items() if given}}
+    paths = {key: path for key in kind.path_keys if isinstance(path := strategy.get(key), str)} if kind else {}
+    return {**strategy, **{key: str(directory / path) for key, path in paths.items() if path}}
 
 
 def _options(text: str, where: str) -> dict[str, object]:
     """Return options such as "bits=4,overlap=false"."""
-    found: dict[str, object] = {}
+    options: dict[str, object] = {}
     for piece in filter(None, text.split(",")):
         option = read_option(piece)
         if option is None:
             raise SimnetError(f"{where}: {shown(piece)}: write options as key=value, such as qsgd:bits=4")
-        found[option[0]] = option[1]
-    return found
+        options[option[0]] = option[1]
+    return options
 
 
 def every_kernel() -> Mapping[str, KernelCost]:
@@ -293,6 +295,7 @@ def every_kernel() -> Mapping[str, KernelCost]:
 def kernel_costs_of(names: frozenset[str]) -> dict[str, KernelCost]:
     """Return the costs of these kernels; other packages are asked only if one is not built in."""
     known = _built_in_kernels()
+    # Packages that bring strategies are loaded only when a name asks for one, which takes long.
     if not names <= known.keys():
         known = dict(every_kernel())
     for name in sorted(names - known.keys()):
@@ -324,7 +327,10 @@ def check_calibration(calibration: Calibration) -> None:
 def _check_libraries(calibration: Calibration) -> None:
     for name, library in calibration.libraries.items():
         for strategy in library.carries:
-            if strategy not in {tag_of(one) for one in STRATEGIES.built_in()} and strategy not in STRATEGIES.names():
+            if (
+                strategy not in {tag_of(built_in) for built_in in STRATEGIES.built_in()}
+                and strategy not in STRATEGIES.names()
+            ):
                 raise SimnetError(
                     f"{calibration.label}: libraries.{name}.carries: {strategy!r}: unknown strategy."
                     f"{did_you_mean(strategy, STRATEGIES.names())}"
@@ -367,56 +373,57 @@ def data_parallel(  # noqa: PLR0913 - what is exchanged, and what ranks hand out
         in_forward: whether they do.
     """
     made = Streams(2)
+    # What was exchanged of a micro-batch, for which the next forward waits as DDP waits at the end of backward.
     exchanged: tuple[OperationId, ...] = ()
     for number in range(step.micro_batches):
         if in_forward and number == 0:
-            _add_gathered_forward(made, step, buckets, handed_out)
+            _add_gathered_forward(made, buckets, handed_out)
         else:
-            made.add(COMPUTE, Compute(part="forward", seconds=step.forward_s, after=exchanged))
+            made.add(COMPUTE, Compute(part="forward", share=StepShare(forward=1.0), after=exchanged))
         if every_micro_batch or number == step.micro_batches - 1:
-            _add_exchanged_backward(made, step, buckets, exchanges, overlap=strategy.overlap)
+            _add_exchanged_backward(made, buckets, exchanges, overlap=strategy.overlap)
             exchanged = made.last(COMMUNICATION)
         else:
-            made.add(COMPUTE, Compute(part="backward", seconds=step.backward_s))
+            made.add(COMPUTE, Compute(part="backward", share=StepShare(backward=1.0)))
     exchanged = made.add(COMMUNICATION, *epilogue)
-    updated = made.add(COMPUTE, Compute(part="optimizer", seconds=step.optimizer_s * share, after=exchanged))
+    updated = made.add(COMPUTE, Compute(part="optimizer", share=StepShare(optimizer=share), after=exchanged))
     if handed_out and not in_forward:  # the iteration ends once all is there
         first, *others = handed_out
         handed = made.add(COMMUNICATION, replace(first, after=updated), *others)
-        made.add(COMPUTE, Compute(part="optimizer", seconds=0.0, after=handed))
+        made.add(COMPUTE, Compute(part="optimizer", after=handed))
     return Program(
         streams=made.made(),
         num_buckets=len(buckets),
-        payload_bytes=sum(found.payload_bytes for found in exchanges),
-        algorithm="+".join(sorted({found.algorithm for found in exchanges})),
+        payload_bytes=sum(exchange.payload_bytes for exchange in exchanges),
+        algorithm="+".join(sorted({exchange.algorithm for exchange in exchanges})),
     )
 
 
-def _add_gathered_forward(made: Streams, step: Step, buckets: Sequence[Bucket], gathers: Sequence[Communicate]) -> None:
+def _add_gathered_forward(made: Streams, buckets: Sequence[Bucket], gathers: Sequence[Communicate]) -> None:
     """Add forward, from the last bucket to the first; the next one is gathered while one computes."""
     order = buckets[::-1]
     gathered = made.add(COMMUNICATION, gathers[order[0].index])
     for bucket, following in zip_longest(order, order[1:]):
         begun = made.last(COMPUTE)
-        seconds = step.forward_s * bucket.backward_fraction
-        made.add(COMPUTE, Compute(part="forward", seconds=seconds, bucket=bucket.index, after=gathered))
+        share = StepShare(forward=bucket.backward_fraction)
+        made.add(COMPUTE, Compute(part="forward", share=share, bucket=bucket.index, after=gathered))
         if following is not None:
             gathered = made.add(COMMUNICATION, replace(gathers[following.index], after=begun))
 
 
 def _add_exchanged_backward(
-    made: Streams, step: Step, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
+    made: Streams, buckets: Sequence[Bucket], exchanges: Sequence[Exchange], *, overlap: bool
 ) -> None:
     """Add a backward, and the exchange of each bucket once it is ready, or of all once backward ends."""
-    first, backward_s = len(made.lists[COMPUTE]), step.exchanged_backward_s
+    first = len(made.lists[COMPUTE])
     for bucket in buckets:
-        seconds = backward_s * bucket.backward_fraction
-        made.add(COMPUTE, Compute(part="backward", seconds=seconds, bucket=bucket.index))
-    for bucket, found in zip(buckets, exchanges, strict=True):
+        share = StepShare(exchanged_backward=bucket.backward_fraction)
+        made.add(COMPUTE, Compute(part="backward", share=share, bucket=bucket.index))
+    for bucket, exchange in zip(buckets, exchanges, strict=True):
         ready = (OperationId(COMPUTE, first + bucket.index),) if overlap else made.last(COMPUTE)
         # Only the first operation waits for backward: a stream runs the others of a bucket, and the buckets, in order.
-        for operation in found.operations:
-            after = () if operation is not found.operations[0] else ready
+        for operation in exchange.operations:
+            after = () if operation is not exchange.operations[0] else ready
             made.add(COMMUNICATION, _of_bucket(operation, bucket.index, after))
 
 
@@ -442,7 +449,9 @@ def choose_all_reduce(
 
 def all_gather(group: Group, topology: Topology, message_bytes: float) -> Communicate:
     """Return an all-gather of a message to which each rank of a group adds an equal part."""
-    return Communicate(schedule=nccl.choose_all_gather(topology, group, message_bytes), message_bytes=message_bytes)
+    return Communicate(
+        schedule=algorithms.choose_all_gather(topology, group, message_bytes), message_bytes=message_bytes
+    )
 
 
 def padded_sign_bytes(num_elements: float, world_size: int) -> int:
@@ -466,5 +475,7 @@ def _exchange_cost(strategy: Strategy, step: Step, topology: Topology) -> Linear
 def _exchange_s(strategy: Strategy, step: Step, topology: Topology, part: float) -> float:
     bucket = Bucket(index=0, num_elements=step.num_elements * part, backward_fraction=1.0)
     operations: tuple[Any, ...] = strategy.exchange(bucket, step, topology).operations
-    collectives = (one for one in operations if isinstance(one, Communicate))
-    return sum(link_loads.duration_s(topology, one.schedule, one.message_bytes) for one in collectives)
+    collectives = (operation for operation in operations if isinstance(operation, Communicate))
+    return sum(
+        link_loads.duration_s(topology, collective.schedule, collective.message_bytes) for collective in collectives
+    )

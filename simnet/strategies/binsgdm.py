@@ -136,8 +136,8 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         """Return the roundings of each element whose losses a rank keeps."""
         in_node, num_nodes = topology.ranks_per_node, topology.num_nodes
         slices = 1 / in_node
-        own = 1 + (slices if in_node > 1 else 0.0) if self.intra_node_dtype == "one_bit" else slices
-        return own + (slices / num_nodes if num_nodes > 1 else 0.0)
+        of_slices = 1 + (slices if in_node > 1 else 0.0) if self.intra_node_dtype == "one_bit" else slices
+        return of_slices + (slices / num_nodes if num_nodes > 1 else 0.0)
 
     def residual_bytes(self, num_elements: float, num_ranks: int) -> float:
         """Return what a rank keeps from step to step of elements whose signs as many ranks exchange as equals."""
@@ -202,7 +202,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         flags_bytes = 1.0 + len(buckets)
         default = algorithms.default_name(topology.nccl, topology.num_nodes, otherwise=algorithms.ANY)
         schedule = algorithms.choose(self.finite_check or default, topology, flags_bytes)
-        apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=one.num_elements) for one in buckets)
+        apply = (Kernel(name="binsgdm_apply", part="decode", num_elements=bucket.num_elements) for bucket in buckets)
         return (Communicate(schedule=schedule, message_bytes=flags_bytes), *apply)
 
 

@@ -87,10 +87,10 @@ def takes_clipping(strategy: Strategy) -> bool:
     return not (isinstance(strategy, BinSGDM) and strategy.overlap)
 
 
-def _call(name: str, *given: str, **options: object) -> str:
+def _call(name: str, *positional: str, **options: object) -> str:
     """Return a call as text; options that are None are left out."""
     named = [f"{key}={value!r}" for key, value in options.items() if value is not None]
-    return f"{name}({', '.join([*given, *named])})"
+    return f"{name}({', '.join([*positional, *named])})"
 
 
 def _mib(cap: Size | None) -> float | int | None:
@@ -172,15 +172,15 @@ def _sharded(strategy: ShardedStrategy) -> Iterator[str]:
 
 def _shards(strategy: ShardedStrategy, mesh: str) -> Iterator[str]:
     """Yield what shards blocks and root; torch keeps the root after forward by default."""
-    given = [mesh] if mesh else []
+    arguments = [mesh] if mesh else []
     if strategy.gather_dtype or strategy.reduce_dtype:
         dtypes = {"param_dtype": strategy.gather_dtype, "reduce_dtype": strategy.reduce_dtype}
         named = [f"{key}={TORCH_DTYPES[dtype]}" for key, dtype in dtypes.items() if dtype in TORCH_DTYPES]
         yield f"policy = MixedPrecisionPolicy({', '.join(named)})"
-        given.append("mp_policy=policy")
+        arguments.append("mp_policy=policy")
     if not strategy.reshard_after_forward:
-        given.append("reshard_after_forward=False")
-    yield f"for part in (*model.blocks, model): fully_shard({', '.join(['part', *given])})"
+        arguments.append("reshard_after_forward=False")
+    yield f"for part in (*model.blocks, model): fully_shard({', '.join(['part', *arguments])})"
 
 
 def _hybrid(strategy: HybridShard) -> Iterator[str]:
@@ -194,8 +194,12 @@ def _hybrid(strategy: HybridShard) -> Iterator[str]:
         yield f"optimizer = binsgdm.BinSGDM(model.parameters(), lr={LR_RATIO} * lr)"
         yield _call("binsgdm.attach_fsdp", "optimizer", "mesh", bucket_cap_mb=_cap(strategy))
         return
-    given = [f"{key}={value!r}" for key, _, value in (one.partition("=") for one in options.split(",") if one)]
-    yield _call("binsgdm.compress_replicas", "optimizer", "mesh", repr(system), *given, bucket_cap_mb=_cap(strategy))
+    arguments = [
+        f"{key}={value!r}" for key, _, value in (option.partition("=") for option in options.split(",") if option)
+    ]
+    yield _call(
+        "binsgdm.compress_replicas", "optimizer", "mesh", repr(system), *arguments, bucket_cap_mb=_cap(strategy)
+    )
 
 
 def _zero(strategy: ShardedUpdate, workload: Workload) -> Iterator[str]:
@@ -225,8 +229,8 @@ def _zero_redundancy(strategy: Zero1, dtype: Dtype) -> Iterator[str]:
     if strategy.wire_dtype in {"bf16", "fp16"}:
         yield f"model.register_comm_hook(None, default_hooks.{strategy.wire_dtype}_compress_hook)"
     whole = strategy.parameters_as_bucket_view or None
-    given = ("model.parameters()", "torch.optim.AdamW", "lr=lr")
-    yield "optimizer = " + _call("ZeroRedundancyOptimizer", *given, parameters_as_bucket_view=whole)
+    arguments = ("model.parameters()", "torch.optim.AdamW", "lr=lr")
+    yield "optimizer = " + _call("ZeroRedundancyOptimizer", *arguments, parameters_as_bucket_view=whole)
 
 
 def _megatron(strategy: Zero1, dtypes: tuple[Dtype, Dtype], precision: str, bucket: int) -> str:

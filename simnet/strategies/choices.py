@@ -70,9 +70,9 @@ def form(setting: Tuned) -> str:
     return setting.choices.form(setting)
 
 
-def train_alike(one: Tuned, other: Tuned) -> bool:
+def train_alike(setting: Tuned, other: Tuned) -> bool:
     """Tell whether a training with one setting says how one with another goes."""
-    return one.choices.training(one) == other.choices.training(other)
+    return setting.choices.training(setting) == other.choices.training(other)
 
 
 def for_longer_training(setting: S, scale: float) -> S:

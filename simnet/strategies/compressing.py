@@ -23,10 +23,9 @@ from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather
 from simnet.strategies.choices import Choices, Options
 from simnet.strategies.program import Communicate, IterationPart, Kernel, Operation
 from simnet.workload import gpu_memory
-from simnet.workload.buckets import Bucket
+from simnet.workload.buckets import Bucket, Cut, longest_piece
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost, StandIn
-from simnet.workload.pieces import Cut, longest_piece
 from simnet.workload.training_step import Step
 
 SEVERAL = 2
@@ -153,7 +152,9 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         """Return what a rank holds: DDP's buckets, their means up to the next backward, and what the system keeps."""
         bucket = self.largest_bucket(step, topology)
         operations = self.exchange(bucket, step, topology).operations
-        received = max((one.message_bytes for one in operations if isinstance(one, Communicate)), default=0.0)
+        received = max(
+            (operation.message_bytes for operation in operations if isinstance(operation, Communicate)), default=0.0
+        )
         held, copies = gpu_memory.in_buckets(model), step.num_elements + COPIES_IN_EXCHANGE * bucket.num_elements
         shared = topology.ranks_per_node if self.arithmetic[0] else 1
         num_ranks = topology.world_size // shared
@@ -176,11 +177,11 @@ class CompressingStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fi
         if used not in BETWEEN_NODES:
             return self.exchange_among("world", bucket, topology)
         piece = longest_piece(bucket, topology.ranks_per_node, self.cut)
-        found = self.exchange_among("inter_node", piece, topology)
+        exchange = self.exchange_among("inter_node", piece, topology)
         if topology.ranks_per_node == 1:  # nothing is sent inside a node
-            return found._replace(algorithm=used)
-        operations = _with_mean_in_node(found.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
-        return Exchange(operations, found.payload_bytes * topology.ranks_per_node, used)
+            return exchange._replace(algorithm=used)
+        operations = _with_mean_in_node(exchange.operations, bucket, piece, self.intra_node_dtype or "fp32", topology)
+        return Exchange(operations, exchange.payload_bytes * topology.ranks_per_node, used)
 
     def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Return what a bucket, or a piece of one, goes through among ranks of which none has averaged with others.

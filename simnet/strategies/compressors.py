@@ -47,9 +47,8 @@ from simnet.strategies.compressing import (
     tensor_shapes,
 )
 from simnet.strategies.program import Communicate, Operation
-from simnet.workload.buckets import Bucket
+from simnet.workload.buckets import Bucket, Cut
 from simnet.workload.kernel_cost import KernelCost
-from simnet.workload.pieces import Cut
 
 BlockSize = Annotated[int, Meta(ge=1, le=1_048_576)]
 BLOCK_LENGTH_BYTES = 4
@@ -177,6 +176,7 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the steps in full precision: every `sync_period`-th one."""
         if self.sync_period is None:
             return None
+        # The full-precision average goes the way of the signs, so that the same links are asked.
         dense = DenseAllReduce(
             algorithm="hierarchical" if self.torus else "ring",
             bucketing=self.bucketing,
@@ -212,11 +212,11 @@ class Marsit(CompressingStrategy, frozen=True, kw_only=True, forbid_unknown_fiel
 def _round_rings(groups: list[Group], message_bytes: float, way: Callable[[Group], Schedule]) -> list[Communicate]:
     """Return one collective a ring, each on a chunk of the last one's."""
     # After the reduce-scatter of the first ring a rank owns 1/size of the message, which the next ring goes on with.
-    found = []
+    messages = []
     for group in groups:
-        found.append(Communicate(schedule=way(group), message_bytes=message_bytes))
+        messages.append(Communicate(schedule=way(group), message_bytes=message_bytes))
         message_bytes /= group.size
-    return found
+    return messages
 
 
 class Quantizing(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -319,8 +319,8 @@ class EightBitStrategy(GatheringStrategy, frozen=True, kw_only=True, forbid_unkn
 
 def _other_than_int8(setting: EightBitStrategy) -> Iterable[Options]:
     """Return each topology; of a setting in another than its own, all but the scatter-reduce, which is `int8`."""
-    own, *others = EightBitStrategy.choices.topologies(setting)
-    return (own, *others) if setting.used_topology == setting.topologies[0] else others
+    first, *others = EightBitStrategy.choices.topologies(setting)
+    return (first, *others) if setting.used_topology == setting.topologies[0] else others
 
 
 class ByteGrad(EightBitStrategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="byte_grad"):

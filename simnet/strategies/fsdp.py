@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from simnet.cluster.gpu_models import GpuModel
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, nccl
+from simnet.collectives import algorithms
 from simnet.core.bounded_types import Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
@@ -33,7 +33,9 @@ from simnet.strategies.program import (
     Operation,
     OperationId,
     Program,
+    StepShare,
     Streams,
+    step_times,
 )
 from simnet.workload import blocks
 from simnet.workload.blocks import BackwardSegment, ModelParts
@@ -178,11 +180,11 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         """What compresses between copies."""
         if not self.replicas:
             return None
-        found = strategy_from_text(self.replicas, "replicas")
-        if isinstance(found, CompressingStrategy) and found.topology not in BETWEEN_NODES:
-            return found
-        if isinstance(found, BinSGDM) and found.intra_node_dtype is None and found.average == "updates":
-            return replace(found, topology="flat")
+        system = strategy_from_text(self.replicas, "replicas")
+        if isinstance(system, CompressingStrategy) and system.topology not in BETWEEN_NODES:
+            return system
+        if isinstance(system, BinSGDM) and system.intra_node_dtype is None and system.average == "updates":
+            return replace(system, topology="flat")
         raise ValueError(
             f"replicas: {self.replicas!r}: must be BinSGDM or a system that compresses gradients, in a topology "
             "that is not hierarchical; give such as 'binsgdm' or 'byte_grad'"
@@ -206,10 +208,10 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         system = self._system
         if system is None:
             return held
-        own = step.num_elements / shards.size
+        num_elements = step.num_elements / shards.size
         if isinstance(system, BinSGDM):
-            held = replace(held, optimizer=0.0, update=0.0, buckets=own / BITS_PER_BYTE)
-        return replace(held, residuals=system.residual_bytes(own, replicas.size))
+            held = replace(held, optimizer=0.0, update=0.0, buckets=num_elements / BITS_PER_BYTE)
+        return replace(held, residuals=system.residual_bytes(num_elements, replicas.size))
 
     def program(self, step: Step, topology: Topology) -> Program:
         """Return one iteration.
@@ -225,8 +227,11 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         between: tuple[Operation, ...] = ()
         if system is not None and replicas.size > 1:
             messages = self._messages(step, shards.size)
-            exchanges = [system.exchange_among("inter_node", one, topology) for one in messages]
-            between = (*(one for found in exchanges for one in found.operations), *system.epilogue(messages, topology))
+            exchanges = [system.exchange_among("inter_node", message, topology) for message in messages]
+            between = (
+                *(operation for exchange in exchanges for operation in exchange.operations),
+                *system.epilogue(messages, topology),
+            )
         sharded = _ShardedStep(self, step, topology, shards, replicas)
         return sharded.program(reduced_in, never if self.replicas else all_reduced_in, between)
 
@@ -252,15 +257,15 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
     def _messages(self, step: Step, num_shards: int) -> tuple[Bucket, ...]:
         """Return a rank's shards of all tensors, in messages that end where they reach the cap."""
         cap = (self.bucket_cap or DDP_BUCKET_BYTES) / FP32_BYTES
-        found: list[list[tuple[int, ...]]] = [[]]
+        messages: list[list[tuple[int, ...]]] = [[]]
         num_elements = 0
         for tensor in step.tensors:
             rows, *others = tensor.shape or (1,)
             if num_elements >= cap:
-                found.append([])
+                messages.append([])
                 num_elements = 0
             shape = (math.ceil(rows / num_shards), *others)
-            found[-1].append(shape)
+            messages[-1].append(shape)
             num_elements += math.prod(shape)
         return tuple(
             Bucket(
@@ -269,7 +274,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
                 backward_fraction=0.0,
                 shapes=tuple(shapes),
             )
-            for index, shapes in enumerate(found)
+            for index, shapes in enumerate(messages)
         )
 
 
@@ -302,8 +307,8 @@ class _ShardedStep:
         for number, (reduces, all_reduces) in enumerate(zip(reduced_in, all_reduced_in, strict=True)):
             is_last = number == len(reduced_in) - 1
             self._forward()
-            backward_s = self._step.exchanged_backward_s if is_last else self._step.backward_s
-            self._backward(backward_s, reduces=reduces, all_reduces=all_reduces)
+            backward = StepShare(exchanged_backward=1.0) if is_last else StepShare(backward=1.0)
+            self._backward(backward, reduces=reduces, all_reduces=all_reduces)
         self._blocking = [*self._made.last(SHARDS), *self._made.last(REPLICAS)]
         for operation in between:
             if isinstance(operation, Communicate):
@@ -311,10 +316,12 @@ class _ShardedStep:
                 self._blocking += self._made.add(SHARDS, replace(operation, after=self._made.last(COMPUTE)))
             else:
                 self._work(operation)
-        self._work(Compute(part="optimizer", seconds=self._step.optimizer_s / self._shards.size))
-        sent = (one for stream in self._made.lists for one in stream if isinstance(one, Communicate))
+        self._work(Compute(part="optimizer", share=StepShare(optimizer=1 / self._shards.size)))
+        sent = (operation for stream in self._made.lists for operation in stream if isinstance(operation, Communicate))
         reductions = {
-            one.schedule.label for one in sent if one.schedule.collective == "all_reduce" and one.schedule.rounds
+            collective.schedule.label
+            for collective in sent
+            if collective.schedule.collective == "all_reduce" and collective.schedule.rounds
         }
         return Program(
             streams=self._made.made() if self._made.lists[REPLICAS] else self._made.made()[:REPLICAS],
@@ -331,14 +338,15 @@ class _ShardedStep:
         waiting = deque([*([] if root is None else [root]), *blocks_in_order])
         begun = self._made.last(COMPUTE)
         ahead = KEPT_GATHERS if self._strategy.overlap else 0
+        # Torch's implicit prefetch issues the next gathers before the current part computes.
         for _ in range(min(ahead, len(waiting))):
             self._gather(waiting.popleft(), begun)
         needed = [] if root is None else [BackwardSegment(root, 0.0)]
         for part, fraction in (*needed, *reversed(self._model.segments)):
             self._make_whole(part, begun, waiting, looks_ahead=ahead > 0)
-            self._compute("forward", fraction * self._step.forward_s)
+            self._compute("forward", StepShare(forward=fraction))
 
-    def _backward(self, backward_s: float, *, reduces: bool, all_reduces: bool) -> None:
+    def _backward(self, backward: StepShare, *, reduces: bool, all_reduces: bool) -> None:
         """Compute backward; the part that comes next is gathered meanwhile, that which is done is reduced."""
         root = self._model.root
         waiting = deque(part for part in range(len(self._model.parts)) if part != root)
@@ -348,10 +356,12 @@ class _ShardedStep:
                 self._gather(waiting.popleft(), self._last_kernel())
         else:
             waiting.clear()
+        # A part is reduced once its last gradient is there; it may have several segments of backward, as the root's
+        # first and last layers.
         left = Counter(segment.part for segment in self._model.segments)
         for part, fraction in self._model.segments:
             self._make_whole(part, self._made.last(COMPUTE), waiting)
-            self._compute("backward", fraction * backward_s)
+            self._compute("backward", backward.scaled(fraction))
             left[part] -= 1
             if reduces and not left[part] and part != root:
                 self._reduce(part, all_reduces=all_reduces)
@@ -376,7 +386,7 @@ class _ShardedStep:
         if group.size == 1:
             return
         message_bytes = self._padded(part) * width_of(self._strategy.gather_dtype, self._step)
-        schedule = nccl.choose_all_gather(self._topology, group, message_bytes)
+        schedule = algorithms.choose_all_gather(self._topology, group, message_bytes)
         self._gathered[part] = self._send(SHARDS, schedule, message_bytes, part, after)
 
     def _copy_out(self, part: int) -> tuple[OperationId, ...]:
@@ -403,7 +413,7 @@ class _ShardedStep:
     def _reduce_scatter(self, num_bytes: float) -> Schedule:
         if self._strategy.reduce_scatter_as == "all_reduce":
             return algorithms.choose_on(self._strategy.algorithm, self._topology, num_bytes, self._shards)
-        return nccl.choose_reduce_scatter(self._topology, self._shards, num_bytes)
+        return algorithms.choose_reduce_scatter(self._topology, self._shards, num_bytes)
 
     def _padded(self, part: int) -> float:
         return self._model.parts[part].padded_elements(self._shards.size)
@@ -411,9 +421,10 @@ class _ShardedStep:
     def _reduced_bytes(self, part: int) -> float:
         return self._padded(part) * width_of(self._strategy.reduce_dtype, self._step)
 
-    def _compute(self, part: IterationPart, seconds: float) -> None:
-        if seconds > 0:
-            self._work(Compute(part=part, seconds=seconds))
+    def _compute(self, part: IterationPart, share: StepShare) -> None:
+        # A kernel of no time is left out: every operation that waits costs a turn of the recurrence.
+        if share.seconds(step_times(self._step)) > 0:
+            self._work(Compute(part=part, share=share))
 
     def _copy(
         self, part: IterationPart, num_bytes: float, bucket: int, after: tuple[OperationId, ...]
@@ -435,14 +446,15 @@ class _ShardedStep:
             schedule=schedule, message_bytes=message_bytes, bucket=bucket, after=tuple(dict.fromkeys((*after, *before)))
         )
         sent = self._made.add(stream, message)
+        # Without overlap the message blocks compute as well as it waits for it.
         if not self._strategy.overlap:
             self._blocking += sent
         return sent
 
     def _last_kernel(self) -> tuple[OperationId, ...]:
         """Return the last kernel of the GPU as what another waits for; none where it has run none."""
-        found = self._made.lists[COMPUTE]
-        places = (place for place in reversed(range(len(found))) if isinstance(found[place], Kernel))
+        operations = self._made.lists[COMPUTE]
+        places = (place for place in reversed(range(len(operations))) if isinstance(operations[place], Kernel))
         return tuple(OperationId(COMPUTE, place) for place in islice(places, 1))
 
 
@@ -455,6 +467,7 @@ def sharded_memory(strategy: ShardedStrategy, model: ModelMemory, step: Step, nu
     """
     parts = strategy.parts(step)
     share = sum(part.padded_elements(num_shards) for part in parts.parts) / num_shards / step.num_elements
+    # Gradients that are reduced once a step pile up whole until then.
     keeps_whole = strategy.reduce_every == "step" and step.micro_batches > 1
     return RankMemory(
         parameters=model.parameters * share,
@@ -480,9 +493,11 @@ def _gathered(strategy: ShardedStrategy, parts: ModelParts, step: Step, num_shar
         made[owner] += tensor.num_elements
         current = begun[-1] if begun else None
         upcoming = following.get(current) if current is not None else next(iter(blocks), None)
-        whole = [one for one in (current, upcoming) if one is not None] if strategy.reshard_after_forward else blocks
-        gathered = (root_elements + sum(elements[one] for one in whole)) * gather
-        held = {one for one in (owner, parts.root, current) if one is not None}
-        unreduced = sum(made[one] for one in held) * step.bytes_per_element
+        whole = (
+            [block for block in (current, upcoming) if block is not None] if strategy.reshard_after_forward else blocks
+        )
+        gathered = (root_elements + sum(elements[block] for block in whole)) * gather
+        held = {part for part in (owner, parts.root, current) if part is not None}
+        unreduced = sum(made[part] for part in held) * step.bytes_per_element
         sent = elements[begun[-2]] * reduce if len(begun) > 1 else 0.0
         yield gathered + unreduced + sent

@@ -27,7 +27,17 @@ from simnet.strategies.base import (
 from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, COPY, CompressingStrategy
 from simnet.strategies.fsdp import FullShard, sharded_memory
-from simnet.strategies.program import Communicate, Compute, InnerSteps, Kernel, Operation, OperationId, Program, Streams
+from simnet.strategies.program import (
+    Communicate,
+    Compute,
+    InnerSteps,
+    Kernel,
+    Operation,
+    OperationId,
+    Program,
+    StepShare,
+    Streams,
+)
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
@@ -120,10 +130,11 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         _add_steps(made, inner, overlapped)
         _wait(made, stream)
         for operation in outer.after:  # of which compute waits for each
-            own, waited = (stream, COMPUTE) if isinstance(operation, Communicate) else (COMPUTE, stream)
-            made.add(own, replace(operation, after=(*operation.after, *made.last(waited))))
+            stream_of_it, waited = (stream, COMPUTE) if isinstance(operation, Communicate) else (COMPUTE, stream)
+            made.add(stream_of_it, replace(operation, after=(*operation.after, *made.last(waited))))
         if outer.after and isinstance(outer.after[-1], Communicate):
             _wait(made, stream)
+        # One step ends in the exchange, some hide it; the others are alike and simulated once.
         left = steps - overlapped - 1
         return Program(
             streams=made.made(),
@@ -144,11 +155,10 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         """Return a step of a worker: DDP's in its node, or compute alone."""
         if self.workers == "node" and topology.ranks_per_node > 1:
             return Strategy.program(self, step, topology)
-        forward_s, backward_s = step.micro_batches * step.forward_s, step.micro_batches * step.backward_s
         compute = (
-            Compute(part="forward", seconds=forward_s),
-            Compute(part="backward", seconds=backward_s),
-            Compute(part="optimizer", seconds=step.optimizer_s),
+            Compute(part="forward", share=StepShare(forward=step.micro_batches)),
+            Compute(part="backward", share=StepShare(backward=step.micro_batches)),
+            Compute(part="optimizer", share=StepShare(optimizer=1.0)),
         )
         return Program(streams=(compute, ()), num_buckets=1, payload_bytes=step.gradient_bytes, algorithm="none")
 
@@ -273,9 +283,9 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
     def _system(self) -> CompressingStrategy | None:
         if not self.exchange_by:
             return None
-        found = strategy_from_text(self.exchange_by, "exchange_by")
-        if isinstance(found, CompressingStrategy) and found.topology not in BETWEEN_NODES:
-            return found
+        system = strategy_from_text(self.exchange_by, "exchange_by")
+        if isinstance(system, CompressingStrategy) and system.topology not in BETWEEN_NODES:
+            return system
         raise ValueError(
             f"exchange_by: {self.exchange_by!r}: must be a system that compresses gradients, in a topology that is not "
             "hierarchical; give such as 'ef_sign_sgd:scale_per=bucket' or 'byte_grad:topology=scatter_reduce'"
@@ -293,15 +303,15 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
         else:
             held = self.held_by_worker(model, topology)
         ranks = topology.ranks_per_node if self.workers == "node" else 1
-        own = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
+        slice_bytes = step.num_elements / ranks * BYTES_PER_ELEMENT["fp32"]
         system = self._system
         workers = topology.world_size // ranks
         lost = 0.0 if system is None else system.residual_bytes(step.num_elements / ranks, workers)
-        sent = own / self.fragments
+        sent = slice_bytes / self.fragments
         gathered = sent * ranks if ranks > 1 and self.in_node == "ddp" else 0.0
         return replace(
             held,
-            residuals=OUTER_COPIES * own + lost,
+            residuals=OUTER_COPIES * slice_bytes + lost,
             buckets=held.buckets + (sent if self.overlap_steps else 0.0),
             update=max(held.update, STEPPED_COPIES * sent + gathered),
         )
@@ -323,7 +333,7 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
             raise SimnetError(
                 f"strategy.fragments: {self.fragments}: the model has {tensors} tensors; give at most {tensors}"
             )
-        shapes = tuple(one.shape for one in step.tensors if one.shape is not None)
+        shapes = tuple(tensor.shape for tensor in step.tensors if tensor.shape is not None)
         is_whole = self.fragments == 1 and len(shapes) == tensors > 0
         fragment = Bucket(
             index=0,
@@ -337,22 +347,22 @@ class DiLoCo(LocalStepsStrategy, frozen=True, kw_only=True, forbid_unknown_field
 
     def _outer(self, part: Bucket, topology: Topology) -> _OuterExchange:
         ranks = topology.ranks_per_node if self.workers == "node" else 1
-        own = replace(part, num_elements=part.num_elements / ranks, shapes=part.shapes if ranks == 1 else None)
-        update = Kernel(name=OUTER_UPDATE.name, part="decode", num_elements=own.num_elements)
-        exchange = self._exchange(own, topology)
+        slice_ = replace(part, num_elements=part.num_elements / ranks, shapes=part.shapes if ranks == 1 else None)
+        update = Kernel(name=OUTER_UPDATE.name, part="decode", num_elements=slice_.num_elements)
+        exchange = self._exchange(slice_, topology)
         return _OuterExchange(
-            (Kernel(name=PSEUDO_GRADIENT.name, part="encode", num_elements=own.num_elements),),
+            (Kernel(name=PSEUDO_GRADIENT.name, part="encode", num_elements=slice_.num_elements),),
             exchange._replace(payload_bytes=exchange.payload_bytes * ranks),
             (update, *self._gathered(part, topology)),
         )
 
-    def _exchange(self, own: Bucket, topology: Topology) -> Exchange:
+    def _exchange(self, slice_: Bucket, topology: Topology) -> Exchange:
         """Return the mean of a rank's slice over workers."""
         kind: GroupKind = "inter_node" if self.workers == "node" else "world"
         system = self._system
         if system is not None:
-            return system.exchange_among(kind, own, topology)
-        message_bytes = own.num_elements * BYTES_PER_ELEMENT[self.outer_dtype or "fp32"]
+            return system.exchange_among(kind, slice_, topology)
+        message_bytes = slice_.num_elements * BYTES_PER_ELEMENT[self.outer_dtype or "fp32"]
         schedule = algorithms.choose_on(self.algorithm, topology, message_bytes, topology.group(kind))
         return Exchange((Communicate(schedule=schedule, message_bytes=message_bytes),), message_bytes, schedule.label)
 
@@ -369,10 +379,12 @@ def _add_steps(made: Streams, inner: Program, number: int) -> None:
         ends = [len(stream) for stream in made.lists]
         for index, stream in enumerate(inner.streams):
             for operation in stream:
-                after = (OperationId(one.stream, one.position + ends[one.stream]) for one in operation.after)
+                after = (
+                    OperationId(awaited.stream, awaited.position + ends[awaited.stream]) for awaited in operation.after
+                )
                 made.add(index, replace(operation, after=tuple(after)))
 
 
 def _wait(made: Streams, stream: int) -> None:
     """Let compute wait for what a stream has sent."""
-    made.add(COMPUTE, Compute(part="optimizer", seconds=0.0, after=made.last(stream)))
+    made.add(COMPUTE, Compute(part="optimizer", after=made.last(stream)))

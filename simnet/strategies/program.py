@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple, get_args
 from msgspec import Struct
 
 from simnet.cluster.schedule import Schedule
+from simnet.workload.training_step import Step
 
 IterationPart = Literal["forward", "backward", "encode", "decode", "optimizer"]
 Waiting = Literal["wait"]
@@ -24,11 +25,44 @@ class OperationId(NamedTuple):
     position: int
 
 
+class StepShare(NamedTuple):
+    """How much of each time of a training step some work takes; what these times are is left open.
+
+    The backward whose gradients are exchanged has its own place: calibrations draw its hooks apart from backward.
+    """
+
+    forward: float = 0.0
+    backward: float = 0.0
+    exchanged_backward: float = 0.0
+    optimizer: float = 0.0
+
+    def scaled(self, factor: float) -> "StepShare":
+        """Return so many times as much."""
+        return StepShare(*(share * factor for share in self))
+
+    def seconds(self, step_times: Sequence[float]) -> float:
+        """Return how long it takes in a step of these times, as `step_times` gives them [s]."""
+        return sum((share * time_s for share, time_s in zip(self, step_times, strict=True) if share), 0.0)
+
+
+def step_times(step: Step) -> tuple[float, ...]:
+    """Return the times of which a `StepShare` is, in the order of its fields [s]."""
+    return step.forward_s, step.backward_s, step.exchanged_backward_s, step.optimizer_s
+
+
+NO_SHARE = StepShare()
+
+
 class Compute(Struct, frozen=True, kw_only=True):
-    """Work of the GPU that takes `seconds` on an idle GPU, counted as `part` of the iteration, or a wait as long."""
+    """Work of the GPU, counted as `part` of the iteration, or a wait as long.
+
+    It takes `seconds` and its share of the step's own times, on an idle GPU. A share stays what it is where a draw, a
+    batch or a card changes those times.
+    """
 
     part: IterationPart | Waiting
-    seconds: float
+    seconds: float = 0.0
+    share: StepShare = NO_SHARE
     name: str = ""
     bucket: int | None = None
     after: tuple[OperationId, ...] = ()
@@ -106,19 +140,19 @@ class Program(Struct, frozen=True, kw_only=True):
     @property
     def collectives(self) -> tuple[Communicate, ...]:
         """Every collective of the iteration, in order."""
-        return tuple(one for one in self.operations if isinstance(one, Communicate))
+        return tuple(operation for operation in self.operations if isinstance(operation, Communicate))
 
     @property
     def kernels(self) -> frozenset[str]:
         """Names of all kernels of the iteration."""
         inner = self.inner.program.kernels if self.inner else frozenset()
-        return inner | {one.name for one in self.operations if isinstance(one, Kernel)}
+        return inner | {operation.name for operation in self.operations if isinstance(operation, Kernel)}
 
     @property
     def num_rounds(self) -> int:
         """Rounds of all collectives of a period, those posted at once counted one by one."""
         inner = self.inner.number * self.inner.program.num_rounds if self.inner else 0
-        return inner + sum(one.schedule.num_rounds for one in self.collectives)
+        return inner + sum(collective.schedule.num_rounds for collective in self.collectives)
 
 
 class Streams:
@@ -151,6 +185,7 @@ def check_program(program: object) -> Program:
         raise ValueError(f"{type(program).__name__}: must be a Program")
     for operation in program.operations:
         _check_operation(operation)
+    # Foreign code is checked here once, so that runners need not ask at every operation.
     if not (0 < program.payload_bytes < math.inf and program.num_buckets >= 1):
         raise ValueError(
             f"{program.num_buckets} buckets of {program.payload_bytes} B: must be above 0 B; fix the strategy"
@@ -172,7 +207,7 @@ def _check_operation(operation: Operation) -> None:
     elif isinstance(operation, Kernel):
         size, what = operation.num_elements, "num_elements"
     else:
-        size, what = operation.seconds, "seconds"
+        size, what = operation.seconds + sum(operation.share), "seconds"
     if not 0 <= size < math.inf:
         raise ValueError(f"{what}: {size}: must be finite and not below 0")
     if isinstance(operation, Kernel) and operation.num_vectors < 1:
@@ -189,13 +224,15 @@ def _terminates(program: Program) -> bool:
 
 def ended_operations(streams: Sequence[Sequence[tuple[OperationId, ...]]]) -> list[int]:
     """Return how many operations of each stream ever end, each given by those that it waits for."""
+    # Streams are gone through until none moves: what is left then waits for itself, or for what is not there.
     ended = [0] * len(streams)
     moved = True
     while moved:
         moved = False
         for number, stream in enumerate(streams):
             while ended[number] < len(stream) and all(
-                0 <= one.stream < len(ended) and ended[one.stream] > one.position for one in stream[ended[number]]
+                0 <= awaited.stream < len(ended) and ended[awaited.stream] > awaited.position
+                for awaited in stream[ended[number]]
             ):
                 ended[number] += 1
                 moved = True

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, direct, nccl, ring
+from simnet.collectives import algorithms, direct, ring
 from simnet.collectives.broadcast import Form, Way
 from simnet.core import files
 from simnet.core.errors import SimnetError
@@ -17,7 +17,18 @@ from simnet.strategies import step_file, step_layouts
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import Strategy
 from simnet.strategies.choices import Choices, as_it_is
-from simnet.strategies.program import Communicate, Compute, IterationPart, Kernel, Operation, OperationId, Program
+from simnet.strategies.program import (
+    NO_SHARE,
+    Communicate,
+    Compute,
+    IterationPart,
+    Kernel,
+    Operation,
+    OperationId,
+    Program,
+    StepShare,
+    step_times,
+)
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, TimedBy
 from simnet.workload.gpu_memory import ModelMemory
 from simnet.workload.kernel_cost import KernelCost
@@ -30,7 +41,6 @@ SAME_MODEL = 0.01
 CONTRIBUTED = ("all_reduce", "reduce_scatter", "all_to_all", "reduce")
 """Collectives that carry what each rank has to add; the others hand out what is there."""
 MEMORY_TRAFFIC = KernelCost(name="recorded_bytes", bytes_per_element=1.0)
-WORKLOAD_PARTS: tuple[IterationPart, ...] = ("forward", "backward", "optimizer")
 
 
 class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="recorded"):
@@ -91,17 +101,20 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 f"strategy.compute: 'recorded': {self.file} has no seconds, its compute is {source.compute!r}; record "
                 "it on the GPU with --compute timed, or use 'workload'"
             )
-        seconds = _seconds(layout, source.compute, step, self.compute)
+        timed = _timed_compute(layout, source.compute, step, self.compute)
         streams = tuple(
-            tuple(self._operation(one, seconds.get((number, place)), layout, topology) for place, one in enumerate(ops))
-            for number, ops in enumerate(stream.operations for stream in layout.streams)
+            tuple(
+                timed.get((stream, position)) or self._operation(recorded, layout, topology)
+                for position, recorded in enumerate(operations)
+            )
+            for stream, operations in enumerate(stream.operations for stream in layout.streams)
         )
-        found = tuple(one for stream in streams for one in stream if isinstance(one, Communicate))
+        collectives = [operation for stream in streams for operation in stream if isinstance(operation, Communicate)]
         return Program(
             streams=streams,
             num_buckets=_num_buckets(layout),
             payload_bytes=_payload_bytes(layout) or step.gradient_bytes,
-            algorithm="+".join(sorted({one.schedule.label for one in found if one.schedule.rounds})) or "none",
+            algorithm="+".join(sorted({sent.schedule.label for sent in collectives if sent.schedule.rounds})) or "none",
             num_steps=layout.num_steps,
             notes=(*layout.notes, *self._notes(path, layout, step)),
         )
@@ -109,32 +122,31 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _notes(self, path: Path, layout: RecordedLayout, step: Step) -> Iterable[str]:
         """Yield what a reader must know of a recorded step."""
         yield f"the step was recorded: {files.label(path)}, SHA-256 {step_file.content_hash(path)}"
-        if not any(one.kind != "compute" for one in layout.operations):
+        if not any(operation.kind != "compute" for operation in layout.operations):
             yield "the recorded step never communicates"
-        recorded, given = layout.gradient_bytes, step.gradient_bytes
-        if recorded and abs(recorded / given - 1) > SAME_MODEL:
+        recorded, expected = layout.gradient_bytes, step.gradient_bytes
+        if recorded and abs(recorded / expected - 1) > SAME_MODEL:
             yield (
-                f"the recorded step has gradients of {format_bytes(recorded)}, the workload of {format_bytes(given)}: "
-                "is it the same model?"
+                f"the recorded step has gradients of {format_bytes(recorded)}, the workload of "
+                f"{format_bytes(expected)}: is it the same model?"
             )
         if self.compute == "recorded":
             source = step_file.read(path).source
             yield f"compute takes the seconds that were recorded on {source.gpu or source.device}"
 
-    def _operation(
-        self, one: RecordedOperation, seconds: float | None, layout: RecordedLayout, topology: Topology
-    ) -> Operation:
-        after = tuple(OperationId(*waited) for waited in one.after)
-        if one.kind != "compute":
-            message_bytes = BARRIER_BYTES if one.kind == "barrier" else one.message_bytes
-            group = _group(layout, one.group, topology, self.file)
-            schedule = self._schedule(one.kind, group, topology, message_bytes)
-            return Communicate(schedule=schedule, message_bytes=message_bytes, bucket=one.bucket, after=after)
-        assert one.part is not None
-        if seconds is not None:
-            return Compute(part=one.part, seconds=seconds, name=one.name, bucket=one.bucket, after=after)
-        traffic = step_file.bytes_of_memory(one)
-        return Kernel(name=MEMORY_TRAFFIC.name, part=one.part, num_elements=traffic, bucket=one.bucket, after=after)
+    def _operation(self, recorded: RecordedOperation, layout: RecordedLayout, topology: Topology) -> Operation:
+        """Return a collective, or compute whose bytes the calibration times."""
+        bucket, after = recorded.bucket, _waits(recorded)
+        if recorded.kind == "compute":
+            assert recorded.part is not None
+            traffic = step_file.bytes_of_memory(recorded)
+            return Kernel(
+                name=MEMORY_TRAFFIC.name, part=recorded.part, num_elements=traffic, bucket=bucket, after=after
+            )
+        message_bytes = BARRIER_BYTES if recorded.kind == "barrier" else recorded.message_bytes
+        group = _group(layout, recorded.group, topology, self.file)
+        schedule = self._schedule(recorded.kind, group, topology, message_bytes)
+        return Communicate(schedule=schedule, message_bytes=message_bytes, bucket=bucket, after=after)
 
     def _schedule(self, kind: str, group: Group, topology: Topology, message_bytes: float) -> Schedule:
         if group.size == 1:
@@ -149,7 +161,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             return ring.hop(group)
         if kind == "all_to_all":
             return direct.all_to_all(group)
-        choose = nccl.choose_all_gather if kind == "all_gather" else nccl.choose_reduce_scatter
+        choose = algorithms.choose_all_gather if kind == "all_gather" else algorithms.choose_reduce_scatter
         return choose(topology, group, message_bytes)
 
 
@@ -175,54 +187,81 @@ def _group(layout: RecordedLayout, number: int, topology: Topology, where: str) 
     )
 
 
-def _seconds(
+def _waits(recorded: RecordedOperation) -> tuple[OperationId, ...]:
+    return tuple(OperationId(*awaited) for awaited in recorded.after)
+
+
+def _compute(recorded: RecordedOperation, seconds: float = 0.0, share: StepShare = NO_SHARE) -> Compute:
+    assert recorded.part is not None
+    return Compute(
+        part=recorded.part,
+        seconds=seconds,
+        share=share,
+        name=recorded.name,
+        bucket=recorded.bucket,
+        after=_waits(recorded),
+    )
+
+
+def _timed_compute(
     layout: RecordedLayout, timed_by: TimedBy, step: Step, compute: Literal["workload", "recorded"]
-) -> Mapping[tuple[int, int], float]:
-    """Return the seconds of each compute operation by its place; of none whose bytes the calibration times."""
+) -> Mapping[tuple[int, int], Compute]:
+    """Return each compute operation by its place; none whose bytes the calibration times."""
     computed = {
-        (number, place): one
+        (number, position): operation
         for number, stream in enumerate(layout.streams)
-        for place, one in enumerate(stream.operations)
-        if one.kind == "compute"
+        for position, operation in enumerate(stream.operations)
+        if operation.kind == "compute"
     }
     if compute == "recorded":
-        return {place: one.seconds for place, one in computed.items()}
-    found: dict[tuple[int, int], float] = {}
-    forward_s = step.micro_batches * step.forward_s
-    backward_s = (step.micro_batches - 1) * step.backward_s + step.exchanged_backward_s
-    for part, part_s in zip(WORKLOAD_PARTS, (forward_s, backward_s, step.optimizer_s), strict=True):
-        total_s = layout.num_steps * part_s
+        return {place: _compute(operation, operation.seconds) for place, operation in computed.items()}
+    # A trace times what compresses and does not count its bytes.
+    timed = {
+        place: _compute(operation, operation.seconds)
+        for place, operation in computed.items()
+        if not step_file.bytes_of_memory(operation)
+    }
+    micro_batches = step.micro_batches
+    of_workload: dict[IterationPart, StepShare] = {
+        "forward": StepShare(forward=micro_batches),
+        "backward": StepShare(backward=micro_batches - 1, exchanged_backward=1.0),
+        "optimizer": StepShare(optimizer=1.0),
+    }
+    for part, of_step in of_workload.items():
+        whole = of_step.scaled(layout.num_steps)
         weights = {
-            place: one.seconds if timed_by == "timed" else step_file.bytes_of_memory(one)
-            for place, one in computed.items()
-            if one.part == part
+            place: operation.seconds if timed_by == "timed" else step_file.bytes_of_memory(operation)
+            for place, operation in computed.items()
+            if operation.part == part
         }
+        total_s = whole.seconds(step_times(step))
         if not weights and total_s > 0:
             raise SimnetError(
                 f"strategy.file: no compute of {part!r} in {layout.text}: the workload takes {total_s:g} s for it; "
                 f"{step_file.REPAIR} with its compute, or set workload.{part} to '0 s'"
             )
-        whole = sum(weights.values())
-        found |= {place: total_s * (one / whole if whole else 1 / len(weights)) for place, one in weights.items()}
-    # A trace times what compresses and does not count its bytes.
-    only_timed = {place: one.seconds for place, one in computed.items() if not step_file.bytes_of_memory(one)}
-    return only_timed | found
+        total = sum(weights.values())
+        for place, weight in weights.items():
+            fraction = weight / total if total else 1 / len(weights)
+            timed[place] = _compute(computed[place], share=whole.scaled(fraction))
+    return timed
 
 
 def _num_buckets(layout: RecordedLayout) -> int:
     """Return the buckets of gradients, or the collectives where none is named."""
-    sent = [one for one in layout.operations if one.kind not in ("compute", "barrier")]
-    return max(1, len({one.bucket for one in sent if one.bucket is not None}) or len(sent))
+    sent = [operation for operation in layout.operations if operation.kind not in ("compute", "barrier")]
+    return max(1, len({message.bucket for message in sent if message.bucket is not None}) or len(sent))
 
 
 def _payload_bytes(layout: RecordedLayout) -> float:
     """Return what a rank adds to the exchanges of one step: in the group to which it adds most [B]."""
     of_groups: dict[int, float] = defaultdict(float)
-    for one in layout.operations:
-        if one.kind in CONTRIBUTED:
-            of_groups[one.group] += one.message_bytes
+    for operation in layout.operations:
+        if operation.kind in CONTRIBUTED:
+            of_groups[operation.group] += operation.message_bytes
+    # A step that only gathers adds what each rank contributes: its own part of each gather.
     if not of_groups:
-        for one in layout.operations:
-            if one.kind == "all_gather":
-                of_groups[one.group] += one.message_bytes / layout.groups[one.group].size
+        for operation in layout.operations:
+            if operation.kind == "all_gather":
+                of_groups[operation.group] += operation.message_bytes / layout.groups[operation.group].size
     return max(of_groups.values(), default=0.0) / layout.num_steps

@@ -224,26 +224,28 @@ def decode(data: bytes, where: str) -> StepFile:
         SimnetError: it is none, of another version, cut short, or does not hold together.
     """
     _check_head(data, where)
-    found = schema.decode(StepFile, data, where)
-    if not found.recordings:
+    step = schema.decode(StepFile, data, where)
+    if not step.recordings:
         raise SimnetError(f"{where}: recordings: []: must not be empty; {REPAIR}")
     seen: set[tuple[int, int]] = set()
-    for number, layout in enumerate(found.recordings):
+    for number, layout in enumerate(step.recordings):
         place = f"{where}: recordings.{number}"
         if (layout.num_nodes, layout.ranks_per_node) in seen:
             raise SimnetError(f"{place}: {layout.text}: is recorded twice; drop one of the two")
         seen.add((layout.num_nodes, layout.ranks_per_node))
         _check_layout(layout, place)
-    return found
+    return step
 
 
 def encode(step: StepFile) -> bytes:
     """Return a step as its file holds it, without keys that have their default."""
     plain = msgspec.to_builtins(step)
-    plain["recordings"] = [{key: value for key, value in one.items() if value} for one in plain["recordings"]]
+    plain["recordings"] = [
+        {key: value for key, value in recording.items() if value} for recording in plain["recordings"]
+    ]
     for layout in plain["recordings"]:
         for stream in layout["streams"]:
-            stream["operations"] = [_without_defaults(one) for one in stream["operations"]]
+            stream["operations"] = [_without_defaults(operation) for operation in stream["operations"]]
     return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
 
 
@@ -267,8 +269,8 @@ def _check_head(data: bytes, where: str) -> None:
     if head.format != FORMAT:
         raise SimnetError(f"{where}: no format {FORMAT!r}: not a recorded step; name a file that simnet record writes")
     if head.version != VERSION:
-        given = "none" if head.version is UNSET else shown(head.version)
-        raise SimnetError(f"{where}: version: {given}: this version of simnet reads {VERSION}; {REPAIR}")
+        version = "none" if head.version is UNSET else shown(head.version)
+        raise SimnetError(f"{where}: version: {version}: this version of simnet reads {VERSION}; {REPAIR}")
 
 
 def _check_layout(layout: RecordedLayout, where: str) -> None:
@@ -302,7 +304,9 @@ def _check_operation(operation: RecordedOperation, layout: RecordedLayout, where
 
 def _check_order(layout: RecordedLayout, where: str) -> None:
     """Check that no operation waits for itself, through others."""
-    streams = [[tuple(OperationId(*one) for one in op.after) for op in stream.operations] for stream in layout.streams]
+    streams = [
+        [tuple(OperationId(*awaited) for awaited in op.after) for op in stream.operations] for stream in layout.streams
+    ]
     for stream, ended in enumerate(ended_operations(streams)):
         if ended < len(streams[stream]):
             place = f"{where}.streams.{stream}.operations.{ended}"

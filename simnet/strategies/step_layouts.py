@@ -57,20 +57,20 @@ def at_layout(step: StepFile, num_nodes: int, ranks_per_node: int, where: str) -
 
 def _group_at(group: RecordedGroup, recorded: RecordedLayout, wanted: RecordedLayout, where: str) -> RecordedGroup:
     """Return a process group on other nodes and ranks."""
-    own = group.size, group.stride
+    mesh = group.size, group.stride
     # Of equals the first: on one node the ranks of the node are the world.
-    if own == (recorded.world_size, 1):
+    if mesh == (recorded.world_size, 1):
         size, stride = wanted.world_size, 1
-    elif own == (recorded.ranks_per_node, 1):
+    elif mesh == (recorded.ranks_per_node, 1):
         size, stride = wanted.ranks_per_node, 1
-    elif own == (recorded.num_nodes, recorded.ranks_per_node):
+    elif mesh == (recorded.num_nodes, recorded.ranks_per_node):
         size, stride = wanted.num_nodes, wanted.ranks_per_node
     elif group.size == 1:
         size, stride = 1, 1
     elif group.size * group.stride == recorded.world_size:
         size, stride = wanted.world_size // group.stride, group.stride
     else:
-        size, stride = own
+        size, stride = mesh
     if size < 1 or wanted.world_size % (size * stride):
         raise SimnetError(
             f"{where}: group {group.name!r}: size {group.size}, stride {group.stride} on {recorded.text}: does not "
@@ -82,39 +82,41 @@ def _group_at(group: RecordedGroup, recorded: RecordedLayout, wanted: RecordedLa
 def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> None:
     """Check that two recordings differ in nothing but sizes."""
     for key in ("num_steps", "micro_batches"):
-        one, two = getattr(first, key), getattr(other, key)
-        if one != two:
-            raise _differ(f"{where}: {key}", first, str(one), other, str(two))
+        here, two = getattr(first, key), getattr(other, key)
+        if here != two:
+            raise _differ(f"{where}: {key}", first, str(here), other, str(two))
     wanted = replace(other, groups=first.groups)
     groups = [replace(_group_at(group, first, wanted, where), name="") for group in first.groups]
     actual = [replace(group, name="") for group in other.groups]
     if groups != actual:
         raise _differ(f"{where}: groups", first, _groups_text(first.groups), other, _groups_text(other.groups))
-    for stream, (mine, theirs) in enumerate(zip_longest(first.streams, other.streams, fillvalue=RecordedStream())):
-        for place, (left, right) in enumerate(zip_longest(mine.operations, theirs.operations)):
-            one, two = _kind_text(first, left), _kind_text(other, right)
-            if one != two:
-                raise _differ(f"{where}: streams.{stream}.operations.{place}", first, one, other, two)
+    for stream, (of_first, theirs) in enumerate(zip_longest(first.streams, other.streams, fillvalue=RecordedStream())):
+        for place, (left, right) in enumerate(zip_longest(of_first.operations, theirs.operations)):
+            here, two = _kind_text(first, left), _kind_text(other, right)
+            if here != two:
+                raise _differ(f"{where}: streams.{stream}.operations.{place}", first, here, other, two)
 
 
-def _differ(where: str, first: RecordedLayout, one: str, other: RecordedLayout, two: str) -> SimnetError:
+def _differ(where: str, first: RecordedLayout, of_first: str, other: RecordedLayout, two: str) -> SimnetError:
     rule = "must be the same for a step on other ranks; record it on the ranks that you want"
-    return SimnetError(f"{where}: {one} on {first.text}, {two} on {other.text}: {rule}")
+    return SimnetError(f"{where}: {of_first} on {first.text}, {two} on {other.text}: {rule}")
 
 
 def _groups_text(groups: Sequence[RecordedGroup]) -> str:
     return " and ".join(f"size {group.size}, stride {group.stride}" for group in groups) or "none"
 
 
-def _kind_text(layout: RecordedLayout, one: RecordedOperation | None) -> str:
+def _kind_text(layout: RecordedLayout, operation: RecordedOperation | None) -> str:
     """Return what tells an operation from others, without its sizes."""
-    if one is None:
+    if operation is None:
         return "nothing"
     what = (
-        f"compute of {one.part}" if one.kind == "compute" else f"{one.kind} in group {layout.groups[one.group].name!r}"
+        f"compute of {operation.part}"
+        if operation.kind == "compute"
+        else f"{operation.kind} in group {layout.groups[operation.group].name!r}"
     )
-    bucket = "" if one.bucket is None else f" of bucket {one.bucket}"
-    return f"{what}{bucket}" + "".join(f", after {stream}.{position}" for stream, position in one.after)
+    bucket = "" if operation.bucket is None else f" of bucket {operation.bucket}"
+    return f"{what}{bucket}" + "".join(f", after {stream}.{position}" for stream, position in operation.after)
 
 
 class _Resized:
@@ -123,7 +125,7 @@ class _Resized:
     def __init__(self, recordings: Sequence[RecordedLayout], wanted: RecordedLayout, where: str) -> None:
         """Take recordings that differ in sizes alone, and the wanted layout with its groups."""
         self._recordings, self._wanted, self._where = recordings, wanted, where
-        ratios = [abs(math.log(one.world_size / wanted.world_size)) for one in recordings]
+        ratios = [abs(math.log(recording.world_size / wanted.world_size)) for recording in recordings]
         self._nearest = ratios.index(min(ratios))
         self._assumed: Counter[str] = Counter()
 
@@ -147,7 +149,7 @@ class _Resized:
         if each[0].part in CODEC_PARTS and len(each) == 1:
             self._assumed["compute of " + str(each[0].part)] += 1
         amounts = {
-            key: _compute_at([getattr(one, key) for one in each], self._recordings, self._wanted)
+            key: _compute_at([getattr(operation, key) for operation in each], self._recordings, self._wanted)
             for key in ("flops", "num_bytes")
         }
         # Seconds differ by chance, too: no line is drawn through them.
@@ -155,16 +157,16 @@ class _Resized:
 
     def _message_bytes(self, each: Sequence[RecordedOperation], place: str) -> float:
         first = each[0]
-        amounts = [one.message_bytes for one in each]
+        amounts = [operation.message_bytes for operation in each]
         laws = _laws_of_message(amounts, first, self._recordings)
-        found = [_unit(amounts, law, self._recordings) * law(self._wanted) for law in laws]
-        if found and max(found) <= min(found) * (1 + ROUNDING):
-            return found[0]
-        if found and first.kind in KEEPS_WHOLE and _constant in laws:
+        sizes = [_unit(amounts, law, self._recordings) * law(self._wanted) for law in laws]
+        if sizes and max(sizes) <= min(sizes) * (1 + ROUNDING):
+            return sizes[0]
+        if sizes and first.kind in KEEPS_WHOLE and _constant in laws:
             if self._wanted.groups[first.group].size != self._recordings[0].groups[first.group].size:
                 self._assumed[first.kind] += 1
             return first.message_bytes
-        raise SimnetError(f"{self._where}: {place}: {self._why_not(first, bool(found))}")
+        raise SimnetError(f"{self._where}: {place}: {self._why_not(first, bool(sizes))}")
 
     def _why_not(self, operation: RecordedOperation, is_open: bool) -> str:
         group, wanted = self._recordings[0].groups[operation.group], self._wanted
@@ -183,14 +185,14 @@ class _Resized:
     def _notes(self) -> list[str]:
         texts = ", ".join(f"{number} {kind}" for kind, number in self._assumed.items())
         recorded = " and ".join(layout.text for layout in self._recordings)
-        found = [f"the recorded step is of {recorded}, resized to {self._wanted.text}"]
+        notes = [f"the recorded step is of {recorded}, resized to {self._wanted.text}"]
         if texts:
-            found.append(f"sizes assumed from one recording to be the same on {self._wanted.text}: {texts}")
+            notes.append(f"sizes assumed from one recording to be the same on {self._wanted.text}: {texts}")
         if all(layout.ranks_per_node != self._wanted.ranks_per_node for layout in self._recordings):
-            found.append(
+            notes.append(
                 f"no recording has {self._wanted.ranks_per_node} ranks per node: messages in nodes are assumed"
             )
-        return found
+        return notes
 
 
 def _constant(_: RecordedLayout) -> float:
@@ -257,10 +259,10 @@ def _compute_at(amounts: Sequence[float], recorded: Sequence[RecordedLayout], wa
     known = tuple(_shares(recorded))
     laws: list[Law] = [*(partial(_whole, share) for share in known), *known]
     for law in laws:
-        units = [amount / law(one) for amount, one in zip(amounts, recorded, strict=True)]
+        units = [amount / law(layout) for amount, layout in zip(amounts, recorded, strict=True)]
         if max(units) <= min(units) * (1 + COMPUTE_TOLERANCE):
             return sum(units) / len(units) * law(wanted)
-    points = sorted(zip((one.world_size for one in recorded), amounts, strict=True))
+    points = sorted(zip((layout.world_size for layout in recorded), amounts, strict=True))
     ranks = wanted.world_size
     (first, at_first), (second, at_second) = sorted(points, key=lambda point: abs(math.log(point[0] / ranks)))[:2]
     slope = (at_second - at_first) / (second - first) if second != first else 0.0

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from msgspec.structs import replace
 
 from simnet.cluster.topology import Topology
-from simnet.collectives import algorithms, nccl
+from simnet.collectives import algorithms
 from simnet.collectives.broadcast import Form
 from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
@@ -49,7 +49,7 @@ BUCKETS_AT_ONCE = 2
 def _cut_and_gathered(setting: object, caps: Sequence[Size | None]) -> Iterable[Options]:
     """Return each way to cut buckets; gathered before and during forward, where there are several."""
     *capped, fused = capped_or_fused(setting, caps)
-    early_or_not = ({**one, "overlap_param_gather": early} for one in capped for early in (False, True))
+    early_or_not = ({**cap, "overlap_param_gather": early} for cap in capped for early in (False, True))
     return [*early_or_not, {**fused, "overlap_param_gather": False}]
 
 
@@ -93,8 +93,9 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.reduce_scatter_as == "all_reduce":
             schedule = algorithms.choose(None, topology, message_bytes)
         else:
-            schedule = nccl.choose_reduce_scatter(topology, world, message_bytes)
+            schedule = algorithms.choose_reduce_scatter(topology, world, message_bytes)
         operations: tuple[Operation, ...] = (Communicate(schedule=schedule, message_bytes=message_bytes),)
+        # Gradients are cast down before the wire, and the shard alone back up.
         if width != step.bytes_per_element:
             down = Kernel(name=CAST.name, part="encode", num_elements=bucket.num_elements)
             up = Kernel(name=CAST.name, part="decode", num_elements=padded / world.size)
@@ -120,7 +121,8 @@ class ShardedUpdate(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=T
     def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
         world, width = topology.group("world"), width_of(self.gather_dtype, step)
         gathers = (
-            replace(all_gather(world, topology, _padded(one, world.size) * width), bucket=one.index) for one in buckets
+            replace(all_gather(world, topology, _padded(bucket, world.size) * width), bucket=bucket.index)
+            for bucket in buckets
         )
         return 1 / world.size, tuple(gathers)
 
@@ -177,6 +179,7 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         super().__post_init__()
         check_algorithm("algorithm", self.algorithm)
         defaults = type(self).__struct_defaults__
+        # An option of the other way to hand out would be ignored in silence, and a sweep over it flat.
         without_effect = OF_ALL_GATHER if self.update == "broadcast" else OF_BROADCAST
         for key, default in zip(type(self).__struct_fields__, defaults, strict=True):
             if key in without_effect and getattr(self, key) != default:
@@ -187,8 +190,8 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.update == "all_gather":
             return super().exchange(bucket, step, topology)
         dense = DenseAllReduce(wire_dtype=self.wire_dtype, algorithm=self.algorithm)
-        found = dense.exchange(bucket, step, topology)
-        return found._replace(algorithm=f"{found.algorithm}+broadcast")
+        exchange = dense.exchange(bucket, step, topology)
+        return exchange._replace(algorithm=f"{exchange.algorithm}+broadcast")
 
     def _handed_out(self, buckets: Sequence[Bucket], step: Step, topology: Topology) -> HandedOut:
         if self.update == "all_gather":
@@ -252,6 +255,7 @@ def _padded(bucket: Bucket, num_shards: int) -> float:
 
 def _largest_share(owned: Owned) -> float:
     """Return the part of all elements that the rank with the most of them updates."""
+    # The step ends when the rank with the most has updated its part.
     totals = [sum(map(sum, of_rank)) for of_rank in owned]
     return max(totals) / sum(totals)
 
@@ -259,6 +263,7 @@ def _largest_share(owned: Owned) -> float:
 def _broadcast(sizes: tuple[float, ...], form: Form | None, topology: Topology) -> tuple[Communicate, ...]:
     """Return a broadcast to all ranks of a message of each size."""
     world = topology.group("world")
+    # Many messages are of one size: an algorithm is chosen once for each size.
     chosen = {size: algorithms.choose_broadcast(form, topology, size, world) for size in dict.fromkeys(sizes)}
     return tuple(Communicate(schedule=chosen[size], message_bytes=size) for size in sizes)
 
@@ -272,12 +277,13 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
     ranks = [(0.0, rank) for rank in range(world_size)]
     owned: list[list[tuple[float, ...]]] = [[] for _ in ranks]
     for group in _grouped(tensors, param_groups):
-        found: list[list[float]] = [[] for _ in range(world_size)]
+        of_ranks: list[list[float]] = [[] for _ in range(world_size)]
+        # The largest first, as torch does: small ones then even out what is left.
         for elements in sorted(group, reverse=True):
             fewest, rank = ranks[0]
             heapq.heapreplace(ranks, (fewest + elements, rank))
-            found[rank].append(elements)
-        for rank, of_group in enumerate(found):
+            of_ranks[rank].append(elements)
+        for rank, of_group in enumerate(of_ranks):
             owned[rank].append(tuple(of_group))
     return tuple(map(tuple, owned))
 
@@ -285,10 +291,12 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
 def _grouped(tensors: tuple[Tensor, ...], param_groups: ParamGroups) -> list[list[float]]:
     """Return the sizes of the tensors in each parameter group."""
     if param_groups == "one":
-        return [[one.num_elements for one in tensors]]
-    if any(one.shape is None for one in tensors):
+        return [[tensor.num_elements for tensor in tensors]]
+    if any(tensor.shape is None for tensor in tensors):
         raise SimnetError(
             "strategy.param_groups: 'by_dimensions': needs the shapes of the tensors; give workload.gradients, or a "
             "shape with each of workload.tensors"
         )
-    return [[one.num_elements for one in tensors if (len(one.shape or ()) > 1) == wide] for wide in (True, False)]
+    return [
+        [tensor.num_elements for tensor in tensors if (len(tensor.shape or ()) > 1) == wide] for wide in (True, False)
+    ]

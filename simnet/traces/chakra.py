@@ -13,11 +13,12 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
 import msgspec
+from msgspec.structs import replace
 
 from simnet.core import files
 from simnet.core.bounded_types import MAX_RANKS
@@ -91,7 +92,7 @@ class _Reader:
     rank: int | None
     world: WorldShape
     pg_ranks: Mapping[str, Ranks]
-    own: RecordedLayout | None
+    exported: RecordedLayout | None
     skips_cpu: bool
     keys: frozenset[int]
     groups: list[RecordedGroup] = field(default_factory=list)
@@ -113,20 +114,17 @@ def layout_of(
 ) -> tuple[RecordedLayout, TimedBy]:
     """Return the step that symmetric ranks did, and what is known of its compute: seconds are the mean of the ranks.
 
-    Args:
-        ranks: one or several of the world.
-        world: its nodes and ranks.
-        comm_groups: ranks of process groups that the traces do not tell.
+    `comm_groups` has the ranks of process groups that the traces do not tell.
 
     Raises:
         SimnetError: a trace holds what is no step of symmetric ranks, or two ranks differ.
     """
-    layout = layouts.joined([_layout(one, world, comm_groups) for one in ranks], [one.where for one in ranks])
+    layout = layouts.joined([_layout(rank, world, comm_groups) for rank in ranks], [rank.where for rank in ranks])
     layout = layouts.with_bytes(layout, ranks[0].where, "comm_size")
-    computed = [one for one in layout.operations if one.kind == "compute"]
-    if any(one.seconds for one in computed):
+    computed = [operation for operation in layout.operations if operation.kind == "compute"]
+    if any(operation.seconds for operation in computed):
         return layout, "timed"
-    return layout, "counted" if any(one.flops or one.num_bytes for one in computed) else "none"
+    return layout, "counted" if any(operation.flops or operation.num_bytes for operation in computed) else "none"
 
 
 def own_layout(trace: ChakraTrace, where: str) -> RecordedLayout | None:
@@ -137,7 +135,7 @@ def own_layout(trace: ChakraTrace, where: str) -> RecordedLayout | None:
 
 def pg_ranks(trace: ChakraTrace, where: str) -> dict[str, Ranks]:
     """Return the process groups that a trace which was converted from PyTorch tells, by name; () are all ranks."""
-    found: dict[str, Ranks] = {}
+    ranks_by_name: dict[str, Ranks] = {}
     for node in trace.nodes:
         text = node.input_values
         if node.type != "METADATA_NODE" or '"pg_name"' not in text:
@@ -145,41 +143,41 @@ def pg_ranks(trace: ChakraTrace, where: str) -> dict[str, Ranks]:
         place = f"{where}: node {node.id}: process groups"
         # The text of a Python list that holds one string of JSON.
         groups = parse_json(text[text.find("[{") : text.rfind("}]") + 2].encode(), place, unique=False)
-        for one in groups if isinstance(groups, list) else ():
-            group: dict[str, Any] = one if isinstance(one, dict) else {}
+        for entry in groups if isinstance(groups, list) else ():
+            group: dict[str, Any] = entry if isinstance(entry, dict) else {}
             ranks = group.get("ranks", [])
             if ranks != []:
                 check_ranks(ranks, place)
-            found[str(group.get("pg_name", ""))] = tuple(ranks)
-    return found
+            ranks_by_name[str(group.get("pg_name", ""))] = tuple(ranks)
+    return ranks_by_name
 
 
-def _layout(given: ChakraRank, world: WorldShape, comm_groups: Mapping[str, Ranks]) -> RecordedLayout:
-    nodes = given.trace.nodes
-    own = own_layout(given.trace, given.where)
+def _layout(rank: ChakraRank, world: WorldShape, comm_groups: Mapping[str, Ranks]) -> RecordedLayout:
+    nodes = rank.trace.nodes
+    exported = own_layout(rank.trace, rank.where)
     reader = _Reader(
-        where=given.where,
-        rank=given.rank,
+        where=rank.where,
+        rank=rank.rank,
         world=world,
-        pg_ranks={**pg_ranks(given.trace, given.where), **comm_groups},
-        own=own,
-        skips_cpu=any(one.type == "COMP_NODE" and not one.attributes.get("is_cpu_op") for one in nodes),
+        pg_ranks={**pg_ranks(rank.trace, rank.where), **comm_groups},
+        exported=exported,
+        skips_cpu=any(node.type == "COMP_NODE" and not node.attributes.get("is_cpu_op") for node in nodes),
         keys=frozenset(node.id for node in nodes),
-        groups=list(own.groups) if own else [],
+        groups=list(exported.groups) if exported else [],
     )
     work = [_work(node, reader) for node in nodes]
-    if not any(one.operation for one in work):
-        raise SimnetError(f"{given.where}: holds neither compute nor a collective; give the trace of a training step")
-    streams = layouts.in_streams(work, _stream_names(work, own), given.where)
-    if own is not None:
-        return msgspec.structs.replace(own, streams=streams)
+    if not any(span.operation for span in work):
+        raise SimnetError(f"{rank.where}: holds neither compute nor a collective; give the trace of a training step")
+    streams = layouts.in_streams(work, _stream_names(work, exported), rank.where)
+    if exported is not None:
+        return replace(exported, streams=streams)
     notes = []
     for what, (number, seconds) in reader.left_out.items():
         time = f" of {format_seconds(seconds)}" if seconds else ""
-        notes.append(f"{given.where}: {number} {what}{time} are left out; what they wait for is kept")
+        notes.append(f"{rank.where}: {number} {what}{time} are left out; what they wait for is kept")
     if reader.num_unnamed:
         notes.append(
-            f"{given.where}: {reader.num_unnamed} nodes do not name their part of the step: they count as forward"
+            f"{rank.where}: {reader.num_unnamed} nodes do not name their part of the step: they count as forward"
         )
     return RecordedLayout(
         num_nodes=world.num_nodes,
@@ -190,16 +188,17 @@ def _layout(given: ChakraRank, world: WorldShape, comm_groups: Mapping[str, Rank
     )
 
 
-def _stream_names(work: Sequence[TracedWork], own: RecordedLayout | None) -> dict[str, str]:
+def _stream_names(work: Sequence[TracedWork], exported: RecordedLayout | None) -> dict[str, str]:
     """Return the streams in their order, by key: that which computes most is the first one, as in a step file."""
-    if own is not None:
-        return {f"{NUMBERED}{number}": stream.name for number, stream in enumerate(own.streams)}
+    if exported is not None:
+        return {f"{NUMBERED}{number}": stream.name for number, stream in enumerate(exported.streams)}
     weights: dict[str, float] = {}
-    for one in work:
-        if one.operation is not None:
-            computed = one.operation.kind == "compute"
-            weight = 1e-9 + one.operation.seconds + 1e-12 * bytes_of_memory(one.operation) if computed else 0.0
-            weights[one.stream] = weights.get(one.stream, 0.0) + weight
+    for span in work:
+        if span.operation is not None:
+            computed = span.operation.kind == "compute"
+            # A kernel counts even without a time: a stream that computes goes before those that only send.
+            weight = 1e-9 + span.operation.seconds + 1e-12 * bytes_of_memory(span.operation) if computed else 0.0
+            weights[span.stream] = weights.get(span.stream, 0.0) + weight
     first = max(weights, key=lambda key: weights[key], default=COMPUTE_STREAM)
     if not weights.get(first):
         first = COMPUTE_STREAM
@@ -262,9 +261,10 @@ def _compute(node: ChakraNode, reader: _Reader) -> RecordedOperation:
 
 
 def _part(node: ChakraNode, reader: _Reader) -> IterationPart:
-    given = node.attributes.get("part")
-    if given in get_args(IterationPart):
-        return cast(IterationPart, given)
+    part_attribute = node.attributes.get("part")
+    if part_attribute in get_args(IterationPart):
+        return cast(IterationPart, part_attribute)
+    # "optimizer" first: its kernels are often called "adam_grad_update" or the like.
     for part, pattern in _PARTS_BY_NAME:
         if pattern.search(node.name):
             return part
@@ -295,12 +295,12 @@ def _collective(node: ChakraNode, reader: _Reader, stream: str) -> tuple[Recorde
 
 
 def _kind(node: ChakraNode, reader: _Reader) -> OperationKind:
-    given = node.attributes.get("comm_type")
-    if type(given) is not int or not 0 <= given < len(COLLECTIVES):
+    number = node.attributes.get("comm_type")
+    if type(number) is not int or not 0 <= number < len(COLLECTIVES):
         raise SimnetError(
-            f"{reader.place(node)}: comm_type: {shown(given)}: must be 0 to {len(COLLECTIVES) - 1}; {REPAIR}"
+            f"{reader.place(node)}: comm_type: {shown(number)}: must be 0 to {len(COLLECTIVES) - 1}; {REPAIR}"
         )
-    kind = _OTHER_NAMES.get(COLLECTIVES[given], COLLECTIVES[given])
+    kind = _OTHER_NAMES.get(COLLECTIVES[number], COLLECTIVES[number])
     if kind in _UNEVEN:
         raise SimnetError(
             f"{reader.place(node)}: comm_type: {kind!r}: one rank does more than the others, and a step file holds "
@@ -312,7 +312,7 @@ def _kind(node: ChakraNode, reader: _Reader) -> OperationKind:
 def _group(node: ChakraNode, reader: _Reader) -> int:
     """Return the number of a collective's group: as simnet wrote it, by its name, by dimensions, or the world."""
     number = node.attributes.get("group")
-    if reader.own is not None and type(number) is int and 0 <= number < len(reader.groups):
+    if reader.exported is not None and type(number) is int and 0 <= number < len(reader.groups):
         return number
     name, dimensions = str(node.attributes.get("pg_name", "")), node.attributes.get("involved_dim")
     everyone = tuple(range(reader.world.size))
@@ -323,11 +323,12 @@ def _group(node: ChakraNode, reader: _Reader) -> int:
                 f"--comm-groups FILE.{did_you_mean(name, reader.pg_ranks)}"
             )
         ranks = reader.pg_ranks[name] or everyone
+    # A name says exactly which ranks; dimensions only stand in where there is none.
     elif isinstance(dimensions, tuple) and not name:
-        ranks = of_dimensions([bool(one) for one in dimensions], reader.world, reader.place(node))
+        ranks = of_dimensions([bool(is_spanned) for is_spanned in dimensions], reader.world, reader.place(node))
     else:
         ranks = everyone
-    flags = "".join(str(int(bool(one))) for one in dimensions) if isinstance(dimensions, tuple) else ""
+    flags = "".join(str(int(bool(is_spanned))) for is_spanned in dimensions) if isinstance(dimensions, tuple) else ""
     title = name or (WORLD if len(ranks) == reader.world.size else f"involved_dim {flags}")
     if reader.rank is not None and reader.rank not in ranks and dimensions is None:
         raise SimnetError(
@@ -338,18 +339,18 @@ def _group(node: ChakraNode, reader: _Reader) -> int:
 
 
 def _bucket(node: ChakraNode) -> int | None:
-    given = node.attributes.get("bucket")
-    return given if type(given) is int else None
+    bucket = node.attributes.get("bucket")
+    return bucket if type(bucket) is int else None
 
 
 def _amount(node: ChakraNode, name: str, reader: _Reader) -> float | None:
     """Return a number that a node has, None if it has none."""
-    given = node.attributes.get(name)
-    if given is None:
+    amount = node.attributes.get(name)
+    if amount is None:
         return None
-    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < MAX_AMOUNT:
-        raise SimnetError(f"{reader.place(node)}: {name}: {shown(given)}: must be a number from 0 to 2^63; {REPAIR}")
-    return float(given)
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 <= amount < MAX_AMOUNT:
+        raise SimnetError(f"{reader.place(node)}: {name}: {shown(amount)}: must be a number from 0 to 2^63; {REPAIR}")
+    return float(amount)
 
 
 def of_dimensions(involved: Sequence[bool], world: WorldShape, where: str) -> Ranks:
@@ -398,10 +399,10 @@ def comm_groups(layout: RecordedLayout) -> dict[str, Ranks]:
 
     The world is none of them: there a collective without a group is one of all ranks.
     """
-    found: dict[str, Ranks] = {}
+    ranks_by_number: dict[str, Ranks] = {}
     for _, ranks in _instances(layout):
-        found[str(len(found) + 1)] = ranks
-    return found
+        ranks_by_number[str(len(ranks_by_number) + 1)] = ranks
+    return ranks_by_number
 
 
 def _instances(layout: RecordedLayout) -> Iterator[tuple[int, Ranks]]:
@@ -422,9 +423,10 @@ def traces(layout: RecordedLayout, where: str) -> Iterator[tuple[int, ChakraTrac
     pg_names: dict[tuple[object, int], str] = {}
     for at, (number, ranks) in enumerate(_instances(layout), start=1):
         pg_names |= {(number, rank): str(at) for rank in ranks}
-    empty = msgspec.structs.replace(layout, streams=tuple(RecordedStream(name=one.name) for one in layout.streams))
+    empty = replace(layout, streams=tuple(RecordedStream(name=stream.name) for stream in layout.streams))
     known = {key: value for key, value in msgspec.to_builtins(empty).items() if value}
     attributes: Attributes = {LAYOUT_ATTRIBUTE: json.dumps(known, separators=(",", ":"))}
+    # Ranks differ in the names of their groups alone, so that all else is made once.
     nodes = list(_nodes(layout))
     for rank in range(layout.world_size):
         named = [
@@ -440,10 +442,10 @@ def _nodes(layout: RecordedLayout) -> Iterator[ChakraNode]:
     """Yield the operations as nodes, numbered so that each comes after what it waits for."""
     keys = {place: key for key, place in enumerate(_in_order(layout.streams))}
     for (stream, position), key in keys.items():
-        one = layout.streams[stream].operations[position]
+        operation = layout.streams[stream].operations[position]
         before = [(stream, position - 1)] if position else []
-        deps = tuple(sorted(keys[wait] for wait in [*before, *one.after]))
-        yield _node(one, key, stream, deps, layout)
+        deps = tuple(sorted(keys[wait] for wait in [*before, *operation.after]))
+        yield _node(operation, key, stream, deps, layout)
 
 
 def _in_order(streams: tuple[RecordedStream, ...]) -> Iterator[tuple[int, int]]:
@@ -461,16 +463,18 @@ def _in_order(streams: tuple[RecordedStream, ...]) -> Iterator[tuple[int, int]]:
                 moved = True
 
 
-def _node(one: RecordedOperation, key: int, stream: int, deps: tuple[int, ...], layout: RecordedLayout) -> ChakraNode:
-    is_compute = one.kind == "compute"
-    known = _written_compute(one) if is_compute else _written_collective(one, layout)
-    kept = {"part": one.part, "bucket": one.bucket, "dtype": one.dtype or None}
+def _node(
+    operation: RecordedOperation, key: int, stream: int, deps: tuple[int, ...], layout: RecordedLayout
+) -> ChakraNode:
+    is_compute = operation.kind == "compute"
+    known = _written_compute(operation) if is_compute else _written_collective(operation, layout)
+    kept = {"part": operation.part, "bucket": operation.bucket, "dtype": operation.dtype or None}
     return ChakraNode(
         id=key,
-        name=one.name or f"{one.part if is_compute else one.kind}_{key}",
+        name=operation.name or f"{operation.part if is_compute else operation.kind}_{key}",
         type="COMP_NODE" if is_compute else "COMM_COLL_NODE",
         data_deps=deps,
-        duration_micros=round(one.seconds * 1e6),
+        duration_micros=round(operation.seconds * 1e6),
         attributes={
             "is_cpu_op": False,
             "stream": stream,
@@ -480,22 +484,22 @@ def _node(one: RecordedOperation, key: int, stream: int, deps: tuple[int, ...], 
     )
 
 
-def _written_compute(one: RecordedOperation) -> dict[str, AttributeValue]:
+def _written_compute(operation: RecordedOperation) -> dict[str, AttributeValue]:
     """Return the amounts of compute: ASTRA-sim's roofline divides by both of them, so that none may be 0."""
-    found: dict[str, AttributeValue] = {}
-    if one.flops or one.num_bytes:
-        found |= {"num_ops": max(1, round(one.flops)), "tensor_size": max(1, round(one.num_bytes))}
-        found |= {"flops": one.flops, "bytes": one.num_bytes}
-    return found | ({"seconds": one.seconds} if one.seconds else {})
+    attributes: dict[str, AttributeValue] = {}
+    if operation.flops or operation.num_bytes:
+        attributes |= {"num_ops": max(1, round(operation.flops)), "tensor_size": max(1, round(operation.num_bytes))}
+        attributes |= {"flops": operation.flops, "bytes": operation.num_bytes}
+    return attributes | ({"seconds": operation.seconds} if operation.seconds else {})
 
 
-def _written_collective(one: RecordedOperation, layout: RecordedLayout) -> dict[str, AttributeValue]:
+def _written_collective(operation: RecordedOperation, layout: RecordedLayout) -> dict[str, AttributeValue]:
     """Return type and size: Chakra gives the input of a rank, of an all-gather its part of the whole array."""
-    parts = layout.groups[one.group].size if one.kind == "all_gather" else 1
-    size = round(one.message_bytes / parts)
-    found: dict[str, AttributeValue] = {
-        "comm_type": COLLECTIVES.index(one.kind),
+    parts = layout.groups[operation.group].size if operation.kind == "all_gather" else 1
+    size = round(operation.message_bytes / parts)
+    attributes: dict[str, AttributeValue] = {
+        "comm_type": COLLECTIVES.index(operation.kind),
         "comm_size": size,
-        "group": one.group,
+        "group": operation.group,
     }
-    return found | ({} if size * parts == one.message_bytes else {"message_bytes": one.message_bytes})
+    return attributes | ({} if size * parts == operation.message_bytes else {"message_bytes": operation.message_bytes})

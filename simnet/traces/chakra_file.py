@@ -12,8 +12,9 @@ import base64
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from simnet.core.errors import SimnetError, shown
 from simnet.core.parsing import check_plain
@@ -52,8 +53,7 @@ LAYOUT_ATTRIBUTE = "simnet_layout"
 REPAIR = "make the trace again"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChakraNode:
+class ChakraNode(Struct, frozen=True, kw_only=True):
     """A node of an execution trace.
 
     Attributes:
@@ -79,8 +79,7 @@ class ChakraNode:
     attributes: Attributes = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChakraTrace:
+class ChakraTrace(Struct, frozen=True, kw_only=True):
     """The execution trace of one rank.
 
     Attributes:
@@ -97,10 +96,10 @@ class ChakraTrace:
 def check_version(trace: ChakraTrace, where: str) -> None:
     """Check that a trace is of a version of the schema that is read."""
     schema = str(trace.attributes.get("schema", ""))
-    given = trace.version or schema.partition("chakra.")[2]
-    if (given or schema) and given not in VERSIONS:
+    version = trace.version or schema.partition("chakra.")[2]
+    if (version or schema) and version not in VERSIONS:
         raise SimnetError(
-            f"{where}: version: {shown(given or schema)}: read are Chakra's schemas {' and '.join(VERSIONS)}; "
+            f"{where}: version: {shown(version or schema)}: read are Chakra's schemas {' and '.join(VERSIONS)}; "
             "make the trace with a converter of one of these"
         )
 
@@ -182,7 +181,7 @@ def _is_attribute(data: bytes) -> bool:
 
 
 def _node(message: bytes, where: str) -> ChakraNode:
-    found: dict[int, WireValue] = {}
+    by_number: dict[int, WireValue] = {}
     deps: dict[int, list[int]] = {_NODE_CTRL_DEPS: [], _NODE_DATA_DEPS: []}
     attributes: dict[str, AttributeValue] = {}
     for number, value in fields(message):
@@ -191,22 +190,22 @@ def _node(message: bytes, where: str) -> ChakraNode:
         elif number == _NODE_ATTR:
             attributes.update(_attribute(as_bytes(value)))
         else:
-            found[number] = value
+            by_number[number] = value
     return ChakraNode(
-        id=_number(found, _NODE_ID),
-        name=as_text(found.get(_NODE_NAME, b"")),
-        type=node_type(_number(found, _NODE_TYPE), where),
+        id=_number(by_number, _NODE_ID),
+        name=as_text(by_number.get(_NODE_NAME, b"")),
+        type=node_type(_number(by_number, _NODE_TYPE), where),
         ctrl_deps=tuple(deps[_NODE_CTRL_DEPS]),
         data_deps=tuple(deps[_NODE_DATA_DEPS]),
-        start_time_micros=_number(found, _NODE_START),
-        duration_micros=_number(found, _NODE_DURATION),
-        input_values=as_text(dict(fields(as_bytes(found.get(_NODE_INPUTS, b"")))).get(_IO_VALUES, b"")),
+        start_time_micros=_number(by_number, _NODE_START),
+        duration_micros=_number(by_number, _NODE_DURATION),
+        input_values=as_text(dict(fields(as_bytes(by_number.get(_NODE_INPUTS, b"")))).get(_IO_VALUES, b"")),
         attributes=attributes,
     )
 
 
-def _number(found: dict[int, WireValue], number: int) -> int:
-    value = found.get(number, 0)
+def _number(by_number: dict[int, WireValue], number: int) -> int:
+    value = by_number.get(number, 0)
     if not isinstance(value, int):
         raise DamagedMessageError
     return value
@@ -214,14 +213,14 @@ def _number(found: dict[int, WireValue], number: int) -> int:
 
 def _attribute(message: bytes) -> dict[str, AttributeValue]:
     """Return name and value of an attribute, as a table of one row; of none where it has no value of a known kind."""
-    name, found = "", None
+    name, content = "", None
     for number, value in fields(message):
         if number == _ATTRIBUTE_NAME:
             name = as_text(value)
         elif _DOUBLE <= number <= _LAST_VALUE:
             is_list = number % 2 == 0
-            found = tuple(_listed(number - 1, as_bytes(value))) if is_list else _plain(number, value)
-    return {} if found is None else {name: found}
+            content = tuple(_listed(number - 1, as_bytes(value))) if is_list else _plain(number, value)
+    return {} if content is None else {name: content}
 
 
 def _plain(kind: int, value: WireValue) -> Plain:
@@ -233,6 +232,7 @@ def _plain(kind: int, value: WireValue) -> Plain:
     number = as_int(value)
     if kind == _BOOL:
         return bool(number)
+    # Signed numbers are folded, 0, -1, 1, -2 to 0, 1, 2, 3, so that small ones stay short.
     if kind in _ZIGZAG:
         unsigned = number % 2**64
         return unsigned >> 1 ^ -(unsigned & 1)
@@ -248,14 +248,14 @@ def _listed(kind: int, message: bytes) -> Iterator[Plain]:
         elif kind in (_STRINGS, _RAW):
             yield _plain(kind, value)
         else:
-            yield from (_plain(kind, one) for one in numbers(value))
+            yield from (_plain(kind, item) for item in numbers(value))
 
 
 def _fixed(layout: str, data: bytes) -> Iterator[float]:
     """Yield the numbers of fixed length that stand one behind the other."""
     if not data or len(data) % struct.calcsize(layout):
         raise DamagedMessageError
-    yield from (found for (found,) in struct.iter_unpack(layout, data))
+    yield from (unpacked for (unpacked,) in struct.iter_unpack(layout, data))
 
 
 def encode(trace: ChakraTrace) -> bytes:
@@ -291,6 +291,7 @@ def _attributes(number: int, attributes: Attributes) -> Iterator[bytes]:
 
 def _encoded_value(name: str, value: AttributeValue) -> bytes:
     match value:
+        # Before `int`, of which it is a kind.
         case bool():
             return encoded(_BOOL, value)
         case int():
@@ -318,21 +319,21 @@ def json_objects(data: bytes, where: str) -> list[Object]:
     """Return the objects that stand one after the other in a file of JSON."""
     try:
         text = data.decode("utf-8-sig")
-        found = list(_objects(text))
+        objects = list(_objects(text))
     except UnicodeDecodeError as error:
         raise SimnetError(f"{where}: not UTF-8 text (byte {error.start}); copy the file again") from error
     except RecursionError as error:
         raise SimnetError(f"{where}: nested too deep; {REPAIR}") from error
     except ValueError as error:
         raise SimnetError(f"{where}: not JSON: {error}; copy the file again") from error
-    check_plain(found, where)
-    for one in found:
-        if not isinstance(one, dict):
+    check_plain(objects, where)
+    for content in objects:
+        if not isinstance(content, dict):
             raise SimnetError(
-                f"{where}: {type(one).__name__}: must hold objects; give a Chakra trace, or one of "
+                f"{where}: {type(content).__name__}: must hold objects; give a Chakra trace, or one of "
                 "torch.profiler as it exports it"
             )
-    return found
+    return objects
 
 
 def _objects(text: str) -> Iterator[Any]:
@@ -341,112 +342,114 @@ def _objects(text: str) -> Iterator[Any]:
         if text[place].isspace():
             place += 1
             continue
-        found, place = decoder.raw_decode(text, place)
-        yield found
+        content, place = decoder.raw_decode(text, place)
+        yield content
 
 
-def parse_json(given: Sequence[Object], where: str) -> ChakraTrace:
+def parse_json(objects: Sequence[Object], where: str) -> ChakraTrace:
     """Return the trace that objects of a file hold."""
-    if len(given) == 1 and isinstance(given[0].get("workload_graph"), list):
-        graph = given[0]["workload_graph"]
-        return ChakraTrace(nodes=tuple(_graph_node(one, f"{where}: {at}") for at, one in enumerate(graph)))
-    if len(given) == 1 and isinstance(given[0].get("nodes"), list):
+    if len(objects) == 1 and isinstance(objects[0].get("workload_graph"), list):
+        graph = objects[0]["workload_graph"]
+        return ChakraTrace(nodes=tuple(_graph_node(node, f"{where}: {at}") for at, node in enumerate(graph)))
+    if len(objects) == 1 and isinstance(objects[0].get("nodes"), list):
         raise SimnetError(
             f"{where}: a host trace of torch's ExecutionTraceObserver, without times of the GPU: convert it with "
             "chakra_trace_link and chakra_converter, or give the trace of torch.profiler"
         )
-    if not given or set(given[0]) - {"version", "attr"}:
+    if not objects or set(objects[0]) - {"version", "attr"}:
         raise SimnetError(
             f"{where}: no Chakra execution trace: does not begin with its GlobalMetadata; give what chakra_jsonizer "
             "prints, NAME.0.et, or a trace of torch.profiler"
         )
-    head = given[0]
+    head = objects[0]
     return ChakraTrace(
-        nodes=tuple(_json_node(one, f"{where}: object {at}") for at, one in enumerate(given[1:], start=1)),
+        nodes=tuple(_json_node(node, f"{where}: object {at}") for at, node in enumerate(objects[1:], start=1)),
         version=str(head.get("version", "")),
         attributes=_json_attributes(head.get("attr", []), where),
     )
 
 
-def _json_node(given: Object, where: str) -> ChakraNode:
-    inputs = given.get("inputs", {})
+def _json_node(node: Object, where: str) -> ChakraNode:
+    inputs = node.get("inputs", {})
     return ChakraNode(
-        id=_json_number(given.get("id", 0), f"{where}: id"),
-        name=str(given.get("name", "")),
-        type=_type(given.get("type", NODE_TYPES[0]), where),
-        ctrl_deps=_numbers(given.get("ctrlDeps", []), f"{where}: ctrlDeps"),
-        data_deps=_numbers(given.get("dataDeps", []), f"{where}: dataDeps"),
-        start_time_micros=_json_number(given.get("startTimeMicros", 0), f"{where}: startTimeMicros"),
-        duration_micros=_json_number(given.get("durationMicros", 0), f"{where}: durationMicros"),
+        id=_json_number(node.get("id", 0), f"{where}: id"),
+        name=str(node.get("name", "")),
+        type=_type(node.get("type", NODE_TYPES[0]), where),
+        ctrl_deps=_numbers(node.get("ctrlDeps", []), f"{where}: ctrlDeps"),
+        data_deps=_numbers(node.get("dataDeps", []), f"{where}: dataDeps"),
+        start_time_micros=_json_number(node.get("startTimeMicros", 0), f"{where}: startTimeMicros"),
+        duration_micros=_json_number(node.get("durationMicros", 0), f"{where}: durationMicros"),
         input_values=str(inputs.get("values", "")) if isinstance(inputs, dict) else "",
-        attributes=_json_attributes(given.get("attr", []), where),
+        attributes=_json_attributes(node.get("attr", []), where),
     )
 
 
-def _graph_node(given: object, where: str) -> ChakraNode:
-    if not isinstance(given, dict):
-        raise SimnetError(f"{where}: {shown(given)}: must be an object with Id, Name, NodeType; {REPAIR}")
+def _graph_node(node: object, where: str) -> ChakraNode:
+    if not isinstance(node, dict):
+        raise SimnetError(f"{where}: {shown(node)}: must be an object with Id, Name, NodeType; {REPAIR}")
     return ChakraNode(
-        id=_json_number(given.get("Id"), f"{where}: Id"),
-        name=str(given.get("Name", "")),
-        type=_type(given.get("NodeType"), where),
-        ctrl_deps=_numbers(given.get("ctrl_deps", []), f"{where}: ctrl_deps"),
-        data_deps=_numbers(given.get("data_deps", []), f"{where}: data_deps"),
-        duration_micros=_json_number(given.get("runtime", 0), f"{where}: runtime"),
-        attributes={name: given[name] for name in _GRAPH_ATTRIBUTES if name in given},
+        id=_json_number(node.get("Id"), f"{where}: Id"),
+        name=str(node.get("Name", "")),
+        type=_type(node.get("NodeType"), where),
+        ctrl_deps=_numbers(node.get("ctrl_deps", []), f"{where}: ctrl_deps"),
+        data_deps=_numbers(node.get("data_deps", []), f"{where}: data_deps"),
+        duration_micros=_json_number(node.get("runtime", 0), f"{where}: runtime"),
+        attributes={name: node[name] for name in _GRAPH_ATTRIBUTES if name in node},
     )
 
 
-def _type(given: object, where: str) -> str:
+def _type(kind: object, where: str) -> str:
     """Return a type of node, given by its name or its number."""
-    if isinstance(given, str) and given in NODE_TYPES:
-        return given
-    if type(given) is not int:
-        raise SimnetError(f"{where}: type: {shown(given)}: must be one of {', '.join(NODE_TYPES)}; {REPAIR}")
-    return node_type(given, where)
+    if isinstance(kind, str) and kind in NODE_TYPES:
+        return kind
+    if type(kind) is not int:
+        raise SimnetError(f"{where}: type: {shown(kind)}: must be one of {', '.join(NODE_TYPES)}; {REPAIR}")
+    return node_type(kind, where)
 
 
-def _json_number(given: object, where: str) -> int:
+def _json_number(value: object, where: str) -> int:
     """Return a whole number from 0, given as such or, as protobuf's mapping does, as text."""
-    found = int(given) if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 21 else given
-    if type(found) is not int or not 0 <= found < 2**64:
-        raise SimnetError(f"{where}: {shown(given)}: must be a whole number from 0 to 2^64; {REPAIR}")
-    return found
+    number = int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 21 else value
+    if type(number) is not int or not 0 <= number < 2**64:
+        raise SimnetError(f"{where}: {shown(value)}: must be a whole number from 0 to 2^64; {REPAIR}")
+    return number
 
 
-def _numbers(given: object, where: str) -> tuple[int, ...]:
-    if not isinstance(given, list):
-        raise SimnetError(f"{where}: {shown(given)}: must be a list of numbers of nodes; {REPAIR}")
-    return tuple(_json_number(one, where) for one in given)
+def _numbers(keys: object, where: str) -> tuple[int, ...]:
+    if not isinstance(keys, list):
+        raise SimnetError(f"{where}: {shown(keys)}: must be a list of numbers of nodes; {REPAIR}")
+    return tuple(_json_number(key, where) for key in keys)
 
 
-def _json_attributes(given: object, where: str) -> dict[str, AttributeValue]:
-    if not isinstance(given, list):
-        raise SimnetError(f"{where}: attr: {shown(given)}: must be a list; {REPAIR}")
-    found: dict[str, AttributeValue] = {}
-    for one in given:
-        pairs = dict(one) if isinstance(one, dict) else {}
+def _json_attributes(entries: object, where: str) -> dict[str, AttributeValue]:
+    if not isinstance(entries, list):
+        raise SimnetError(f"{where}: attr: {shown(entries)}: must be a list; {REPAIR}")
+    attributes: dict[str, AttributeValue] = {}
+    for entry in entries:
+        pairs = dict(entry) if isinstance(entry, dict) else {}
         name = str(pairs.pop("name", ""))
+        # What is left is the one value, under the name of its type.
         pairs.pop("docString", None)
         for kind, value in pairs.items():
-            found[name] = _json_value(kind, value, f"{where}: {name}")
-    return found
+            attributes[name] = _json_value(kind, value, f"{where}: {name}")
+    return attributes
 
 
-def _json_value(kind: str, given: object, where: str) -> AttributeValue:
+def _json_value(kind: str, value: object, where: str) -> AttributeValue:
     """Return the value of an attribute: its key says its type, such as uint64Val or boolList."""
     if kind.endswith("List"):
-        values = given.get("values", []) if isinstance(given, dict) else None
+        values = value.get("values", []) if isinstance(value, dict) else None
         if not isinstance(values, list):
-            raise SimnetError(f"{where}: {shown(given)}: must be an object with values; {REPAIR}")
-        return tuple(_json_value(f"{kind.removesuffix('List')}Val", one, where) for one in values)  # type: ignore[misc]
-    if kind.startswith(_INTEGERS) and isinstance(given, str) and len(given) < 21:
+            raise SimnetError(f"{where}: {shown(value)}: must be an object with values; {REPAIR}")
+        return tuple(_json_value(f"{kind.removesuffix('List')}Val", item, where) for item in values)  # type: ignore[misc]
+    if kind.startswith(_INTEGERS) and isinstance(value, str) and len(value) < 21:
         try:
-            return int(given)
+            return int(value)
         except ValueError as error:
-            raise SimnetError(f"{where}: {shown(given)}: must be a whole number; {REPAIR}") from error
-    if kind == "bytesVal" and isinstance(given, str):
-        return base64.b64decode(given, validate=False)
-    if not isinstance(given, bool | int | float | str):
-        raise SimnetError(f"{where}: {shown(given)}: must be a number, text or truth value; {REPAIR}")
-    return given
+            raise SimnetError(f"{where}: {shown(value)}: must be a whole number; {REPAIR}") from error
+    # The mapping of protobuf to JSON writes bytes in base64.
+    if kind == "bytesVal" and isinstance(value, str):
+        return base64.b64decode(value, validate=False)
+    if not isinstance(value, bool | int | float | str):
+        raise SimnetError(f"{where}: {shown(value)}: must be a number, text or truth value; {REPAIR}")
+    return value

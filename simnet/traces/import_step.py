@@ -4,14 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.strategies.step_file import FORMAT, VERSION, RecordedLayout, StepFile, StepSource
 from simnet.traces import chakra, chakra_file, kineto, layouts, profiled_step
 from simnet.traces.chakra import ChakraRank
-from simnet.traces.chakra_file import ChakraTrace
+from simnet.traces.kineto import Trace
 from simnet.traces.layouts import Ranks, WorldShape
 
 _RANK = re.compile(r"\.(\d{1,7})\.(?:et|json)(?:\.gz)?$")
@@ -35,62 +35,51 @@ class ImportOptions:
 
 
 def step_of(paths: Sequence[Path], options: ImportOptions) -> StepFile:
-    """Return the step that traces hold.
-
-    Args:
-        paths: Chakra execution traces of one or several ranks, or one trace of torch.profiler.
-        options: what the traces do not say.
+    """Return the step that Chakra execution traces of one or several ranks hold, or one trace of torch.profiler.
 
     Raises:
         SimnetError: one cannot be read or is no such trace, they hold no step of symmetric ranks, or an option has no
             effect.
     """
-    loaded = [_loaded(path) for path in paths]
-    traces = [(one, path) for one, path in zip(loaded, paths, strict=True) if not isinstance(one, ChakraTrace)]
-    if not traces:
-        ranks = [_chakra_rank(one, path) for one, path in zip(loaded, paths, strict=True)]  # type: ignore[arg-type]
-        return _chakra_step(ranks, options)
-    if len(paths) > 1:
+    traces = [_loaded(path) for path in paths]
+    ranks = [trace for trace in traces if isinstance(trace, ChakraRank)]
+    profiled = [trace for trace in traces if isinstance(trace, Trace)]
+    if profiled and len(traces) > 1:
         raise SimnetError(
-            f"{files.label(traces[0][1])}: a trace of torch.profiler besides others: one rank stands for all; give its "
-            "trace alone"
+            f"{profiled[0].where}: a trace of torch.profiler besides others: one rank stands for all; give its trace "
+            "alone"
         )
-    return _profiled_step(*traces[0], options)
+    layout, source = _profiled_step(profiled[0], options) if profiled else _chakra_step(ranks, options)
+    return StepFile(format=FORMAT, version=VERSION, source=source, recordings=(layout,))
 
 
-def _profiled_step(data: Mapping[str, Any], path: Path, options: ImportOptions) -> StepFile:
-    if options.comm_groups is not None:
-        raise SimnetError("--comm-groups: has no effect on a trace of torch.profiler; drop it")
-    trace = kineto.parse(data, files.label(path))
-    world = profiled_step.world_of(trace, options.num_nodes, options.ranks_per_node)
-    return _step_file(profiled_step.layout_of(trace, world, options.step), profiled_step.source_of(trace))
-
-
-def _chakra_rank(trace: ChakraTrace, path: Path) -> ChakraRank:
-    """Return the trace of a rank, whose number may stand in the name of its file."""
-    found = _RANK.search(path.name)
-    return ChakraRank(trace=trace, rank=int(found[1]) if found else None, where=files.label(path))
-
-
-def _loaded(path: Path) -> ChakraTrace | Mapping[str, Any]:
-    """Return the content of a file: a Chakra trace, or the JSON of torch.profiler."""
+def _loaded(path: Path) -> ChakraRank | Trace:
+    """Return the trace that a file holds: of Chakra, or the JSON of torch.profiler."""
     where = files.label(path)
     data = files.gunzipped(files.read_bytes(path), path)
     if not data:
         raise SimnetError(f"{where}: is empty; give a Chakra execution trace, or one of torch.profiler")
     if chakra_file.is_json(data):
-        found = chakra_file.json_objects(data, where)
-        if len(found) == 1 and kineto.looks_like(found[0]):
-            return found[0]
-        trace = chakra_file.parse_json(found, where)
+        objects = chakra_file.json_objects(data, where)
+        if len(objects) == 1 and kineto.looks_like(objects[0]):
+            return kineto.parse(objects[0], where)
+        trace = chakra_file.parse_json(objects, where)
     else:
         trace = chakra_file.parse_protobuf(data, where)
     chakra_file.check_version(trace, where)
     chakra_file.check_nodes(trace, where)
-    return trace
+    rank = _RANK.search(path.name)
+    return ChakraRank(trace=trace, rank=int(rank[1]) if rank else None, where=where)
 
 
-def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFile:
+def _profiled_step(trace: Trace, options: ImportOptions) -> tuple[RecordedLayout, StepSource]:
+    if options.comm_groups is not None:
+        raise SimnetError("--comm-groups: has no effect on a trace of torch.profiler; drop it")
+    world = profiled_step.world_of(trace, options.num_nodes, options.ranks_per_node)
+    return profiled_step.layout_of(trace, world, options.step), profiled_step.source_of(trace)
+
+
+def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> tuple[RecordedLayout, StepSource]:
     if options.step is not None:
         raise SimnetError("--step: has no effect on a Chakra trace, which has no ProfilerStep; drop it")
     first = ranks[0]
@@ -99,26 +88,22 @@ def _chakra_step(ranks: Sequence[ChakraRank], options: ImportOptions) -> StepFil
     # A CPU trace of a step has no word for it; that of a GPU says of its kernels that they are none of the CPU.
     on_gpu = any(node.attributes.get("is_cpu_op") is False for node in first.trace.nodes)
     device: Literal["cpu", "cuda"] = "cuda" if on_gpu else "cpu"
-    return _step_file(layout, StepSource(how="chakra", command=first.where, device=device, compute=timed_by))
+    return layout, StepSource(how="chakra", command=first.where, device=device, compute=timed_by)
 
 
 def _world(first: ChakraRank, groups: Mapping[str, Ranks], options: ImportOptions) -> WorldShape:
-    own = chakra.own_layout(first.trace, first.where)
+    exported = chakra.own_layout(first.trace, first.where)
     known = {**chakra.pg_ranks(first.trace, first.where), **groups}
     largest = max((max(ranks) + 1 for ranks in known.values() if ranks), default=0)
-    if own is not None:
+    if exported is not None:
         return layouts.world_shape(
-            options.num_nodes or own.num_nodes,
-            options.ranks_per_node or own.ranks_per_node,
-            own.world_size,
+            options.num_nodes or exported.num_nodes,
+            options.ranks_per_node or exported.ranks_per_node,
+            exported.world_size,
             None,
             first.where,
         )
-    is_told = largest and not (options.num_nodes and options.ranks_per_node)
+    says_size = largest and not (options.num_nodes and options.ranks_per_node)
     return layouts.world_shape(
-        options.num_nodes, options.ranks_per_node, largest if is_told else None, None, first.where
+        options.num_nodes, options.ranks_per_node, largest if says_size else None, None, first.where
     )
-
-
-def _step_file(layout: RecordedLayout, source: StepSource) -> StepFile:
-    return StepFile(format=FORMAT, version=VERSION, source=source, recordings=(layout,))

@@ -97,7 +97,7 @@ class TracedRank(Struct):
 
     def ranks_of(self, sent: "TracedCollective", world_size: int) -> tuple[int, ...]:
         """Return the ranks of a collective's process group; () where the trace does not say them."""
-        known = {one.pg_name: one.ranks for one in self.pg_config}
+        known = {group.pg_name: group.ranks for group in self.pg_config}
         if named := known.get(sent.pg_name) or sent.ranks:
             return named
         everyone = tuple(range(world_size))
@@ -257,12 +257,12 @@ class Trace:
     @property
     def reduced_bytes(self) -> int:
         """Bytes all-reduced in a step, the median over the steps; 0 where the trace does not say one of them."""
-        found = []
+        totals = []
         for step in self.steps:
-            sent = [one.collective for one in step.collectives if one.collective is not None]
-            sizes = [one.in_bytes for one in sent if "reduce" in one.name.lower()]
-            found.append(0.0 if None in sizes else sum(size for size in sizes if size))
-        return int(median(found))
+            sent = [event.collective for event in step.collectives if event.collective is not None]
+            sizes = [collective.in_bytes for collective in sent if "reduce" in collective.name.lower()]
+            totals.append(0.0 if None in sizes else sum(size for size in sizes if size))
+        return int(median(totals))
 
     def check_launches(self) -> None:
         """Refuse a trace of a device of which nothing says what launched it: its steps and phases would be guesses."""
@@ -286,10 +286,10 @@ def parse(data: Mapping[str, Any], path: Path | str) -> Trace:
     """
     where = str(path)
     raw = [
-        _event(one, f"{where}: traceEvents[{at}]")
-        for at, one in enumerate(data["traceEvents"])
+        _event(event, f"{where}: traceEvents[{at}]")
+        for at, event in enumerate(data["traceEvents"])
         # All else is a flow, a counter or the name of a thread.
-        if isinstance(one, dict) and one.get("ph") == "X"
+        if isinstance(event, dict) and event.get("ph") == "X"
     ]
     # With a GPU a trace marks each step twice, on the clock of the CPU and on that of the GPU: the first is read.
     marks = [event for event in raw if STEP.fullmatch(event.name) and event.category == "user_annotation"]
@@ -324,9 +324,13 @@ def _event(raw: Mapping[str, Any], where: str) -> Event:
         if not isinstance(raw.get(key, kind()), kind):
             raise SimnetError(f"{where}.{key}: {shown(raw[key])}: must be {rule}: {REPAIR}")
     for key in ("ts", "dur"):
-        given = raw[key]
-        if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given < MAX_MICROSECONDS:
-            raise SimnetError(f"{where}.{key}: {shown(given)}: must be a number of microseconds: {REPAIR}")
+        microseconds = raw[key]
+        if (
+            isinstance(microseconds, bool)
+            or not isinstance(microseconds, int | float)
+            or not 0 <= microseconds < MAX_MICROSECONDS
+        ):
+            raise SimnetError(f"{where}.{key}: {shown(microseconds)}: must be a number of microseconds: {REPAIR}")
     start_s, args, category = raw["ts"] * 1e-6, raw.get("args", {}), raw.get("cat", "")
     stream = whole(args.get("stream"))
     # Devices that do not number their streams have a track for each.
@@ -344,8 +348,10 @@ def _event(raw: Mapping[str, Any], where: str) -> Event:
 
 def _check_categories(events: Sequence[Event], where: str, *, on_gpu: bool) -> None:
     """Refuse work of a device, and launches of it, in categories that are not known, and launches without the work."""
-    known = {launch for one in events if one.category.endswith(LAUNCHES) and (launch := _launch(one))}
-    missing = {launch for one in events if one.category in ON_GPU and (launch := _launch(one)) and launch not in known}
+    known = {launch for event in events if event.category.endswith(LAUNCHES) and (launch := _launch(event))}
+    missing = {
+        launch for event in events if event.category in ON_GPU and (launch := _launch(event)) and launch not in known
+    }
     for event in events:
         if event.category in (*ON_GPU, *_NO_WORK) or event.category.endswith((*LAUNCHES, *_NO_WORK_ENDS)):
             continue
@@ -356,8 +362,8 @@ def _check_categories(events: Sequence[Event], where: str, *, on_gpu: bool) -> N
                 f"{where}: category {event.category!r}: {event.name!r} {what}: known are work of categories "
                 f"{', '.join(ON_GPU)} and launches of *_runtime and *_driver; export the trace with these"
             )
-    launches = (one for one in events if one.category.endswith(LAUNCHES) and "Launch" in one.name)
-    sent = (one for one in events if one.category == "user_annotation" and one.name.startswith("nccl:"))
+    launches = (event for event in events if event.category.endswith(LAUNCHES) and "Launch" in event.name)
+    sent = (event for event in events if event.category == "user_annotation" and event.name.startswith("nccl:"))
     if not on_gpu and (only := next(launches, next(sent, None))):
         raise SimnetError(
             f"{where}: {only.name}: the CPU launches work of a GPU, but the trace holds no event of a GPU; profile "
@@ -371,33 +377,40 @@ def _launch(event: Event) -> int:
 
 def _on_gpu(raw: Sequence[Event]) -> tuple[list[Event], bool]:
     """Return the events, those of the device with their launches and collectives, and whether any launch is known."""
-    launched = {_launch(one): one.start_s for one in raw if one.category.endswith(LAUNCHES)}
-    on_cpu = [(key, one) for one in raw if one.category == "cpu_op" and (key := whole(one.args.get(OPERATOR_ID)))]
-    callers = {key: one.start_s for key, one in on_cpu}
-    comms = {key: one.args for key, one in on_cpu if one.name == COMMS}
-    found, knows_launches = [], False
+    launched = {_launch(event): event.start_s for event in raw if event.category.endswith(LAUNCHES)}
+    on_cpu = [
+        (key, event) for event in raw if event.category == "cpu_op" and (key := whole(event.args.get(OPERATOR_ID)))
+    ]
+    callers = {key: event.start_s for key, event in on_cpu}
+    comms = {key: event.args for key, event in on_cpu if event.name == COMMS}
+    events, knows_launches = [], False
     for event in raw:
         if event.category not in ON_GPU:
-            found.append(event)
+            events.append(event)
             continue
         launch, operator, says = _launch(event), whole(event.args.get(OPERATOR_ID)) or 0, event.args
         knows_launches |= launch in launched or operator in callers
         if event.category in KERNELS and operator in comms:
+            # What the kernel says itself goes before what its operator says.
             says = {**comms[operator], **says}
         is_sent = NAMED in says or event.category == "collective_comm"
         is_sent = is_sent or (event.category in KERNELS and is_of_a_library(event.name))
+        # Without the launch, the operator that called it tells nearly the same time.
         launched_s = launched.get(launch, callers.get(operator, event.start_s))
         collective = _sent(event.name, says) if is_sent else None
-        found.append(replace(event, launch=launch, launched_s=launched_s, collective=collective))
-    return found, knows_launches
+        events.append(replace(event, launch=launch, launched_s=launched_s, collective=collective))
+    return events, knows_launches
 
 
 def _on_cpu(raw: Sequence[Event]) -> list[Event]:
     """Return the events of a process without a GPU: what a backend does is a collective, or else what torch asks."""
-    ran = {id(one) for one in raw if is_of_a_backend(one)}
-    asked = {} if ran else {id(one) for one in raw if one.name == COMMS and kind_of(str(one.args.get(NAMED, "")))}
+    ran = {id(event) for event in raw if is_of_a_backend(event)}
+    asked = (
+        {} if ran else {id(event) for event in raw if event.name == COMMS and kind_of(str(event.args.get(NAMED, "")))}
+    )
     return [
-        replace(one, collective=_sent(one.name, one.args)) if id(one) in ran or id(one) in asked else one for one in raw
+        replace(event, collective=_sent(event.name, event.args)) if id(event) in ran or id(event) in asked else event
+        for event in raw
     ]
 
 
@@ -446,11 +459,11 @@ def _sent(name: str, args: Mapping[str, Any]) -> TracedCollective:
     item: int | None = None
     num_in: int | None = None
     in_bytes: float | None
-    given: object = None
+    dtype_argument: object = None
     if "In msg nelems" in args or NAMED in args:
-        given = args.get("dtype")
-        dtype = _SHORT.get(_plain(given), str(given or ""))
-        item, num_in = _ITEM_BYTES.get(_plain(given)), count(args.get("In msg nelems"))
+        dtype_argument = args.get("dtype")
+        dtype = _SHORT.get(_plain(dtype_argument), str(dtype_argument or ""))
+        item, num_in = _ITEM_BYTES.get(_plain(dtype_argument)), count(args.get("In msg nelems"))
         in_bytes = None if item is None or num_in is None else item * num_in
     else:
         kinds = args.get("Input type")
@@ -461,7 +474,7 @@ def _sent(name: str, args: Mapping[str, Any]) -> TracedCollective:
     if in_bytes is None:
         unknown = "does not say its message; profile with record_shapes=True, with torch 2.2 or later"
         if num_in is not None:
-            unknown = f"dtype: {shown(given)}: its size is not known; send another dtype"
+            unknown = f"dtype: {shown(dtype_argument)}: its size is not known; send another dtype"
     num_out = count(args.get("Out msg nelems"))
     return TracedCollective(
         name=called,
@@ -496,29 +509,30 @@ def input_bytes(args: Mapping[str, Any]) -> float | None:
     return total or None
 
 
-def count(given: object) -> int | None:
+def count(value: object) -> int | None:
     """Return a number of elements; None where it is no valid number."""
-    found = whole(given)
-    return found if found is not None and found < MAX_ELEMENTS else None
+    number = whole(value)
+    return number if number is not None and number < MAX_ELEMENTS else None
 
 
-def whole(given: object) -> int | None:
+def whole(value: object) -> int | None:
     """Return a whole number from 0, which may stand in the trace as text or with a point; None for all else."""
-    if isinstance(given, str) and given.isascii() and given.isdigit() and len(given) < 20:
-        given = int(given)
-    if isinstance(given, float) and given.is_integer():
-        given = int(given)
-    return given if type(given) is int and given >= 0 else None
+    # Writers of some vendors put every number as text; a longer one has more than 64 bits.
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 20:
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if type(value) is int and value >= 0 else None
 
 
-def _ranks(given: object) -> tuple[int, ...]:
+def _ranks(ranks: object) -> tuple[int, ...]:
     """Return ranks that stand in the trace as a list or as its text; () where a long list is cut short there."""
     try:
-        found = parse_json(given.encode(errors="replace"), "ranks") if isinstance(given, str) else given
+        listed = parse_json(ranks.encode(errors="replace"), "ranks") if isinstance(ranks, str) else ranks
     except SimnetError:
         return ()
-    is_whole = isinstance(found, list) and all(type(rank) is int and rank >= 0 for rank in found)
-    return tuple(found) if is_whole else ()  # type: ignore[arg-type]
+    is_whole = isinstance(listed, list) and all(type(rank) is int and rank >= 0 for rank in listed)
+    return tuple(listed) if is_whole else ()  # type: ignore[arg-type]
 
 
 def is_compute(event: Event, *, on_gpu: bool) -> bool:
@@ -549,13 +563,13 @@ def _step(mark: Event, trace: Trace) -> TracedStep:
     optimizer_s = length(union(event for event in marked if OPTIMIZER.match(event.name)))
     backward = union(event for event in inside if event.name.startswith(BACKWARD))
     backward_s = _kernels_s(inside, computes, backward) if on_gpu else length(backward)
-    told = phases(inside)
-    if trace.knows_launches and not optimizer_s and told.optimizer:
+    launches = phases(inside)
+    if trace.knows_launches and not optimizer_s and launches.optimizer:
         # Nothing marks the phases on the clock of the GPU: they are those of the launches.
         parts: dict[IterationPart, list[Event]] = {"forward": [], "backward": [], "optimizer": []}
         for event in computes:
-            parts[told.part_at(event.launched_s)].append(event)
-        forward_s, backward_s, optimizer_s = (length(union(found)) for found in parts.values())
+            parts[launches.part_at(event.launched_s)].append(event)
+        forward_s, backward_s, optimizer_s = (length(union(kernels)) for kernels in parts.values())
     else:
         rest_s = max(length(computing) - optimizer_s, 0.0)
         if not forward_s and backward_s:
@@ -582,9 +596,9 @@ def _kernels_s(inside: Sequence[Event], kernels: Iterable[Event], spans: Sequenc
     return length(union(kernel for kernel in kernels if whole(kernel.args.get(OPERATOR_ID)) in launched))
 
 
-def union(found: Iterable[Event]) -> list[Span]:
+def union(events: Iterable[Event]) -> list[Span]:
     """Return the spans in which any event ran, without overlaps: operators nest, and streams run at once."""
-    return union_of_spans((event.start_s, event.end_s) for event in found)
+    return union_of_spans((event.start_s, event.end_s) for event in events)
 
 
 def union_of_spans(spans: Iterable[Span]) -> list[Span]:
@@ -605,5 +619,6 @@ def length(spans: Iterable[Span]) -> float:
 
 def is_within(time_s: float, spans: Sequence[Span]) -> bool:
     """Tell whether a time lies in one of spans that do not overlap and are in order."""
+    # A span that starts at this very time sorts before it.
     place = bisect_right(spans, (time_s, float("inf"))) - 1
     return place >= 0 and time_s < spans[place][1]

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.core.bounded_types import MAX_RANKS
 from simnet.core.errors import SimnetError, cut, shown
@@ -38,18 +38,14 @@ class WorldShape(Struct, frozen=True, kw_only=True):
 def world_shape(
     num_nodes: int | None, ranks_per_node: int | None, world_size: int | None, gpus: int | None, where: str
 ) -> WorldShape:
-    """Return the shape of the world from what the user and the trace say.
+    """Return the world from nodes and ranks that the user gives, and from its ranks and GPUs of a node in the trace.
 
-    Args:
-        num_nodes: as given, or None.
-        ranks_per_node: as given, or None.
-        world_size: ranks that the trace tells, or None.
-        gpus: GPUs of a node that the trace tells, or None.
-        where: how messages call the trace.
+    Each of the four may be None; `where` is how messages call the trace.
     """
     if world_size == 1:
         num_nodes, ranks_per_node = num_nodes or 1, ranks_per_node or 1
     if ranks_per_node is None and gpus and world_size and num_nodes is None:
+        # A node may have more GPUs than the run used.
         ranks_per_node = min(gpus, world_size)
     if world_size is not None:
         num_nodes = num_nodes or (world_size // ranks_per_node if ranks_per_node else None)
@@ -58,15 +54,15 @@ def world_shape(
         tells = "a trace does not say" if world_size is None else f"the trace has {world_size} ranks and does not say"
         option = "--nodes N --ranks-per-node G" if world_size is None else "--ranks-per-node G"
         raise SimnetError(f"{where}: {tells} on how many nodes they are; add {option}")
-    found = WorldShape(num_nodes=num_nodes, ranks_per_node=ranks_per_node)
-    if world_size is not None and found.size != world_size:
+    world = WorldShape(num_nodes=num_nodes, ranks_per_node=ranks_per_node)
+    if world_size is not None and world.size != world_size:
         raise SimnetError(
             f"{where}: {num_nodes} nodes of {ranks_per_node} ranks: the trace has {world_size} ranks; "
             "give --nodes and --ranks-per-node whose product is that"
         )
-    if found.size > MAX_RANKS:
+    if world.size > MAX_RANKS:
         raise SimnetError(f"{where}: {num_nodes} nodes of {ranks_per_node} ranks: at most {MAX_RANKS} ranks")
-    return found
+    return world
 
 
 def shape_of(ranks: Sequence[int], name: str, world: WorldShape, where: str) -> RecordedGroup:
@@ -92,11 +88,11 @@ def shape_of(ranks: Sequence[int], name: str, world: WorldShape, where: str) -> 
 
 def number_of_group(ranks: Sequence[int], name: str, world: WorldShape, groups: list[RecordedGroup], where: str) -> int:
     """Return the number among groups of the one of these ranks; one of a new shape is added."""
-    found = shape_of(ranks, name, world, where)
+    group = shape_of(ranks, name, world, where)
     for number, known in enumerate(groups):
-        if (known.size, known.stride) == (found.size, found.stride):
+        if (known.size, known.stride) == (group.size, group.stride):
             return number
-    groups.append(found)
+    groups.append(group)
     return len(groups) - 1
 
 
@@ -131,31 +127,27 @@ class TracedWork:
 
 
 def in_streams(work: Sequence[TracedWork], names: Mapping[str, str], where: str) -> tuple[RecordedStream, ...]:
-    """Return the work as streams.
-
-    Args:
-        work: all of it, each `after` naming others of it.
-        names: of the streams by their keys, in their order.
-        where: how messages call the trace.
-    """
+    """Return all the work of a trace as streams, whose names stand by their keys in their order."""
     numbers = {name: number for number, name in enumerate(names)}
     streams: list[list[RecordedOperation]] = [[] for _ in names]
     clocks: dict[int, Clock] = {}
     # The clock of each operation by its place, for what another one implies; the last one is the stream's own.
     ended: list[list[Clock]] = [[] for _ in names]
-    for one in _in_order(work, where):
-        needed = _latest([clocks[key] for key in one.after], len(names))
-        if one.operation is None:
-            clocks[one.key] = needed
+    for span in _in_order(work, where):
+        # Clocks merge as vector clocks do: whoever waits for two knows what both knew.
+        needed = _latest([clocks[key] for key in span.after], len(names))
+        if span.operation is None:
+            clocks[span.key] = needed
             continue
-        stream = numbers[one.stream]
-        own = ended[stream][-1] if streams[stream] else [0] * len(names)
-        waits = tuple(_waits(needed, own, stream, ended))
-        streams[stream].append(msgspec.structs.replace(one.operation, after=waits))
-        clock = _latest([own, needed], len(names))
+        stream = numbers[span.stream]
+        stream_clock = ended[stream][-1] if streams[stream] else [0] * len(names)
+        waits = tuple(_waits(needed, stream_clock, stream, ended))
+        streams[stream].append(replace(span.operation, after=waits))
+        clock = _latest([stream_clock, needed], len(names))
+        # Who waits for it later knows that it has ended, too.
         clock[stream] = len(streams[stream])
         ended[stream].append(clock)
-        clocks[one.key] = clock
+        clocks[span.key] = clock
     pairs = zip(names.values(), streams, strict=True)
     return tuple(RecordedStream(name=name, operations=tuple(operations)) for name, operations in pairs)
 
@@ -164,9 +156,12 @@ def _latest(clocks: Sequence[Clock], length: int) -> Clock:
     return [max(counts) for counts in zip(*clocks, strict=True)] if clocks else [0] * length
 
 
-def _waits(needed: Clock, own: Clock, stream: int, ended: Sequence[Sequence[Clock]]) -> Iterator[tuple[int, int]]:
+def _waits(
+    needed: Clock, stream_clock: Clock, stream: int, ended: Sequence[Sequence[Clock]]
+) -> Iterator[tuple[int, int]]:
     """Yield what is left to wait for: of each other stream the latest, unless another of these waits for that."""
-    left = {other: count for other, count in enumerate(needed) if other != stream and count > own[other]}
+    # What the stream has waited for before is said by its order.
+    left = {other: count for other, count in enumerate(needed) if other != stream and count > stream_clock[other]}
     for other, count in left.items():
         if not any(third != other and ended[third][many - 1][other] >= count for third, many in left.items()):
             yield other, count - 1
@@ -174,13 +169,14 @@ def _waits(needed: Clock, own: Clock, stream: int, ended: Sequence[Sequence[Cloc
 
 def _in_order(work: Sequence[TracedWork], where: str) -> Iterator[TracedWork]:
     """Yield the work so that all comes after what it waits for, else in the order of the trace."""
-    by_key = {one.key: one for one in work}
+    by_key = {span.key: span for span in work}
     followers: dict[int, list[int]] = {key: [] for key in by_key}
-    missing = {one.key: len(one.after) for one in work}
-    for one in work:
-        for key in one.after:
-            followers[key].append(one.key)
-    ready = [(one.rank_in_time, one.key) for one in work if not one.after]
+    missing = {span.key: len(span.after) for span in work}
+    for span in work:
+        for key in span.after:
+            followers[key].append(span.key)
+    ready = [(span.rank_in_time, span.key) for span in work if not span.after]
+    # A heap, so that the order of the trace decides between what may run at once, and not that of the file.
     heapq.heapify(ready)
     while ready:
         _, key = heapq.heappop(ready)
@@ -196,6 +192,7 @@ def _in_order(work: Sequence[TracedWork], where: str) -> Iterator[TracedWork]:
 
 def _circle(by_key: Mapping[int, TracedWork], stuck: Mapping[int, int]) -> str:
     """Return a circle of waits for people: "node 3 waits for 5, for 3"."""
+    # Every node that is stuck waits for one that is stuck, so that the walk must come back to itself.
     chain = [min(stuck)]
     while (following := min(key for key in by_key[chain[-1]].after if key in stuck)) not in chain:
         chain.append(following)
@@ -206,26 +203,27 @@ def _circle(by_key: Mapping[int, TracedWork], stuck: Mapping[int, int]) -> str:
 
 def merged(streams: Sequence[RecordedStream]) -> tuple[RecordedStream, ...]:
     """Return the streams with neighbours joined that compute in one part of the step, with no wait between them."""
-    waited_for = {wait for stream in streams for one in stream.operations for wait in one.after}
+    waited_for = {wait for stream in streams for operation in stream.operations for wait in operation.after}
     places: dict[tuple[int, int], tuple[int, int]] = {}
     joined: list[list[RecordedOperation]] = []
     for number, stream in enumerate(streams):
-        found: list[RecordedOperation] = []
-        for position, one in enumerate(stream.operations):
-            if found and (number, position - 1) not in waited_for and _is_same(found[-1], one):
-                found[-1] = _sum(found[-1], one)
+        operations: list[RecordedOperation] = []
+        for position, operation in enumerate(stream.operations):
+            # A wait for the first of two must not become one for both.
+            if operations and (number, position - 1) not in waited_for and _is_same(operations[-1], operation):
+                operations[-1] = _sum(operations[-1], operation)
             else:
-                found.append(one)
-            places[number, position] = (number, len(found) - 1)
-        joined.append(found)
+                operations.append(operation)
+            places[number, position] = (number, len(operations) - 1)
+        joined.append(operations)
     return tuple(
         RecordedStream(
             name=stream.name,
             operations=tuple(
-                msgspec.structs.replace(one, after=tuple(places[wait] for wait in one.after)) for one in found
+                replace(operation, after=tuple(places[wait] for wait in operation.after)) for operation in operations
             ),
         )
-        for stream, found in zip(streams, joined, strict=True)
+        for stream, operations in zip(streams, joined, strict=True)
     )
 
 
@@ -234,7 +232,7 @@ def _is_same(first: RecordedOperation, second: RecordedOperation) -> bool:
 
 
 def _sum(first: RecordedOperation, second: RecordedOperation) -> RecordedOperation:
-    return msgspec.structs.replace(
+    return replace(
         first,
         flops=first.flops + second.flops,
         num_bytes=first.num_bytes + second.num_bytes,
@@ -245,10 +243,9 @@ def _sum(first: RecordedOperation, second: RecordedOperation) -> RecordedOperati
 def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> RecordedLayout:
     """Return the layout of all ranks: that of the first one, with the mean of the seconds of compute of all.
 
-    Args:
-        layouts: of one rank each.
-        places: how messages call the trace of each.
+    `places` are how messages call the trace of each.
     """
+    # Symmetric ranks differ by noise alone, which the mean evens out; structure is taken from the first.
     first = layouts[0]
     for layout, place in zip(layouts[1:], places[1:], strict=True):
         _check_alike(first, layout, places[0], place)
@@ -262,63 +259,58 @@ def joined(layouts: Sequence[RecordedLayout], places: Sequence[str]) -> Recorded
         )
         for number, stream in enumerate(first.streams)
     )
-    return msgspec.structs.replace(first, streams=streams)
+    return replace(first, streams=streams)
 
 
 def _mean(operations: Sequence[RecordedOperation]) -> RecordedOperation:
-    seconds = sum(one.seconds for one in operations) / len(operations)
-    return msgspec.structs.replace(operations[0], seconds=seconds) if len(operations) > 1 else operations[0]
+    seconds = sum(operation.seconds for operation in operations) / len(operations)
+    return replace(operations[0], seconds=seconds) if len(operations) > 1 else operations[0]
 
 
 def _check_alike(first: RecordedLayout, other: RecordedLayout, first_place: str, place: str) -> None:
     rule = "a step file holds symmetric ranks; give traces of ranks that are alike"
     if len(first.streams) != len(other.streams):
         raise SimnetError(f"{place}: has {len(other.streams)} streams, {first_place} has {len(first.streams)}: {rule}")
-    for number, (stream, given) in enumerate(zip(first.streams, other.streams, strict=True)):
-        pairs = list(zip(stream.operations, given.operations, strict=False))
-        for position, (expected, found) in enumerate(pairs):
-            if _essence(expected, first) != _essence(found, other):
+    for number, (stream, other_stream) in enumerate(zip(first.streams, other.streams, strict=True)):
+        pairs = list(zip(stream.operations, other_stream.operations, strict=False))
+        for position, (expected, differing) in enumerate(pairs):
+            if _essence(expected, first) != _essence(differing, other):
                 raise SimnetError(
-                    f"{place}: operation {position} of stream {number} is {_text(found, other)}, in {first_place} "
+                    f"{place}: operation {position} of stream {number} is {_text(differing, other)}, in {first_place} "
                     f"{_text(expected, first)}: {rule}"
                 )
-        if len(stream.operations) != len(given.operations):
+        if len(stream.operations) != len(other_stream.operations):
             raise SimnetError(
-                f"{place}: stream {number} has {len(given.operations)} operations, in {first_place} "
+                f"{place}: stream {number} has {len(other_stream.operations)} operations, in {first_place} "
                 f"{len(stream.operations)}: {rule}"
             )
 
 
-def _essence(one: RecordedOperation, layout: RecordedLayout) -> tuple[object, ...]:
+def _essence(operation: RecordedOperation, layout: RecordedLayout) -> tuple[object, ...]:
     """Return what must be alike; work of the GPU alone may differ."""
-    if one.kind == "compute":
-        return one.kind, one.after
-    group = layout.groups[one.group]
-    return one.kind, group.size, group.stride, one.message_bytes, one.after
+    if operation.kind == "compute":
+        return operation.kind, operation.after
+    group = layout.groups[operation.group]
+    return operation.kind, group.size, group.stride, operation.message_bytes, operation.after
 
 
-def _text(one: RecordedOperation, layout: RecordedLayout) -> str:
-    waits = f" after {[list(wait) for wait in one.after]}" if one.after else ""
-    if one.kind == "compute":
+def _text(operation: RecordedOperation, layout: RecordedLayout) -> str:
+    waits = f" after {[list(wait) for wait in operation.after]}" if operation.after else ""
+    if operation.kind == "compute":
         return f"compute{waits}"
-    group = layout.groups[one.group]
+    group = layout.groups[operation.group]
     shape = f"{group.size} ranks" + (f", stride {group.stride}" if group.stride > 1 else "")
-    return f"{one.kind} of {format_bytes(one.message_bytes)} on {shape}{waits}"
+    return f"{operation.kind} of {format_bytes(operation.message_bytes)} on {shape}{waits}"
 
 
 def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
-    """Return the layout, with a note where some collectives carry nothing.
-
-    Args:
-        layout: of a step.
-        where: how messages call the trace.
-        says: what the trace says the bytes by.
+    """Return the layout of a step, with a note where some collectives carry nothing; the trace says bytes by `says`.
 
     Raises:
         SimnetError: none carries anything: then the trace does not say the bytes.
     """
-    sent = [one for one in layout.operations if one.kind not in {"compute", "barrier"}]
-    empty = sum(one.message_bytes == 0 for one in sent)
+    sent = [operation for operation in layout.operations if operation.kind not in {"compute", "barrier"}]
+    empty = sum(operation.message_bytes == 0 for operation in sent)
     if empty and empty == len(sent):
         raise SimnetError(
             f"{where}: {says}: 0 in all {empty} collectives: a collective must say its bytes; make the trace again"
@@ -326,4 +318,4 @@ def with_bytes(layout: RecordedLayout, where: str, says: str) -> RecordedLayout:
     if not empty:
         return layout
     note = f"{where}: {empty} of {len(sent)} collectives carry 0 bytes, as the trace says: they take latency"
-    return msgspec.structs.replace(layout, notes=(*layout.notes, note))
+    return replace(layout, notes=(*layout.notes, note))

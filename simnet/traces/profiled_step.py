@@ -64,9 +64,9 @@ class _StepWork:
     def main(self) -> str:
         """The stream that computes most."""
         computed: dict[str, float] = {}
-        for one in self.spans:
-            if one.collective is None:
-                computed[one.stream] = computed.get(one.stream, 0.0) + one.end_s - one.start_s
+        for span in self.spans:
+            if span.collective is None:
+                computed[span.stream] = computed.get(span.stream, 0.0) + span.end_s - span.start_s
         return max(computed, key=lambda stream: computed[stream], default=COMPUTE)
 
 
@@ -79,20 +79,20 @@ def source_of(trace: Trace) -> StepSource:
 def world_of(trace: Trace, num_nodes: int | None, ranks_per_node: int | None) -> WorldShape:
     """Return the nodes and ranks of the world, from the trace and the user."""
     gpus = len(trace.about.devices) if trace.on_gpu else None
-    is_alone = not any(one.collective for one in trace.events) and not any(kineto.asks(one) for one in trace.events)
-    told = trace.distributed
-    says = told.world_size or any(group.ranks for group in told.pg_config)
-    world_size = told.size if says else 1 if is_alone else None
+    is_alone = not any(event.collective for event in trace.events) and not any(
+        kineto.asks(event) for event in trace.events
+    )
+    distributed = trace.distributed
+    says = distributed.world_size or any(group.ranks for group in distributed.pg_config)
+    # Neither a collective nor an operator that asks for one: the process was alone.
+    world_size = distributed.size if says else 1 if is_alone else None
     return layouts.world_shape(num_nodes, ranks_per_node, world_size, gpus, trace.where)
 
 
 def layout_of(trace: Trace, world: WorldShape, step: int | None) -> RecordedLayout:
     """Return the step that a rank did: one that was profiled, or all of them where their collectives differ.
 
-    Args:
-        trace: of a rank.
-        world: nodes and ranks.
-        step: number of the ProfilerStep; None for the one of median duration.
+    `step` is the number of its ProfilerStep; by default the one of median duration is taken.
 
     Raises:
         SimnetError: there is no such step, or it is none of symmetric ranks.
@@ -101,15 +101,16 @@ def layout_of(trace: Trace, world: WorldShape, step: int | None) -> RecordedLayo
     reader = _ProfileReader(trace=trace, world=world)
     marks = trace.marks
     work = [_work(trace, (mark.start_s, mark.end_s)) for mark in marks]
-    sent = [[_message(one, reader) for one in each.spans if one.collective] for each in work]
-    alike = [[(one.kind, one.group, one.message_bytes) for one in each] for each in sent]
+    sent = [[_message(span, reader) for span in each.spans if span.collective] for each in work]
+    alike = [[(message.kind, message.group, message.message_bytes) for message in each] for each in sent]
     if step is not None:
         names = [mark.name for mark in marks]
         if f"ProfilerStep#{step}" not in names:
             raise SimnetError(f"--step: {step}: {trace.where} has {', '.join(names)}; name one of these")
         chosen = work[names.index(f"ProfilerStep#{step}")]
-    elif all(one == alike[0] for one in alike):
+    elif all(messages == alike[0] for messages in alike):
         lengths = [mark.end_s - mark.start_s for mark in marks]
+        # The first steps warm up, and one of the others may hold a pause.
         number = lengths.index(median_low(lengths))
         chosen = work[number]
         reader.notes.append(f"{marks[number].name} of {len(marks)}: {format_seconds(lengths[number])}, the median")
@@ -126,35 +127,36 @@ def _layout(work: _StepWork, reader: _ProfileReader, *, num_steps: int) -> Recor
     _note_left_out(work, reader)
     after = _waits(work, reader)
     seconds, exposed_s = _own_seconds(work, after, _idle_since(work, reader), None if trace.on_gpu else work.step[1])
-    ran_s = sum(one.end_s - one.start_s for one in spans if one.collective is None)
-    idle_s = sum(own for one, own in zip(spans, seconds, strict=True) if one.collective is None) - ran_s
+    ran_s = sum(span.end_s - span.start_s for span in spans if span.collective is None)
+    idle_s = sum(span_s for span, span_s in zip(spans, seconds, strict=True) if span.collective is None) - ran_s
+    # A hundredth is less than the clocks of a trace are worth.
     if idle_s > 0.01 * ran_s:
         reader.notes.append(
             f"compute works {format_seconds(ran_s)} and waits {format_seconds(idle_s)} for its host: both count"
         )
     if exposed_s:
         reader.notes.append(f"compute stood still for {format_seconds(exposed_s)} until collectives had ended")
-    found = [
+    traced = [
         TracedWork(
             key=at,
-            rank_in_time=(one.start_s, one.launch),
+            rank_in_time=(span.start_s, span.launch),
             after=frozenset(after[at]),
-            stream=one.stream,
-            operation=_message(one, reader)
-            if one.collective
+            stream=span.stream,
+            operation=_message(span, reader)
+            if span.collective
             else RecordedOperation(
-                kind="compute", part=work.parts[at], seconds=seconds[at], name=cut(one.name, MAX_NAME)
+                kind="compute", part=work.parts[at], seconds=seconds[at], name=cut(span.name, MAX_NAME)
             ),
         )
-        for at, one in enumerate(spans)
+        for at, span in enumerate(spans)
     ]
-    names = {stream: stream for stream in dict.fromkeys([work.main, *(one.stream for one in spans)])}
+    names = {stream: stream for stream in dict.fromkeys([work.main, *(span.stream for span in spans)])}
     layout = RecordedLayout(
         num_nodes=reader.world.num_nodes,
         ranks_per_node=reader.world.ranks_per_node,
         num_steps=num_steps,
         groups=tuple(reader.groups),
-        streams=layouts.merged(layouts.in_streams(found, names, trace.where)),
+        streams=layouts.merged(layouts.in_streams(traced, names, trace.where)),
         notes=tuple(f"{trace.where}: {note}" for note in reader.notes),
     )
     return layouts.with_bytes(layout, trace.where, "In msg nelems")
@@ -162,24 +164,27 @@ def _layout(work: _StepWork, reader: _ProfileReader, *, num_steps: int) -> Recor
 
 def _work(trace: Trace, step: Span) -> _StepWork:
     """Return what ran for a step: on a GPU all that the CPU launched within it."""
-    inside = [one for one in trace.events if step[0] <= one.start_s < step[1]]
+    inside = [event for event in trace.events if step[0] <= event.start_s < step[1]]
     known = kineto.phases(inside)
     if trace.on_gpu:
-        ran = [one for one in trace.events if one.category in kineto.ON_GPU and step[0] <= one.launched_s < step[1]]
-        spans = sorted(ran, key=lambda one: (one.start_s, one.launch))
+        ran = [
+            event for event in trace.events if event.category in kineto.ON_GPU and step[0] <= event.launched_s < step[1]
+        ]
+        spans = sorted(ran, key=lambda event: (event.start_s, event.launch))
     else:
         spans = sorted(_on_cpu(trace, step, inside, known), key=_start)
-    return _StepWork(step=step, spans=spans, parts=[known.part_at(one.launched_s) for one in spans])
+    return _StepWork(step=step, spans=spans, parts=[known.part_at(span.launched_s) for span in spans])
 
 
 def _on_cpu(trace: Trace, step: Span, inside: Sequence[Event], known: Phases) -> Iterator[Event]:
     """Yield what ran on the CPU in one step: compute between launches of collectives, and the collectives."""
-    sent = [one for one in _of_backend(trace.events) if step[0] <= one.launched_s < step[1]]
+    sent = [event for event in _of_backend(trace.events) if step[0] <= event.launched_s < step[1]]
+    # A collective may wait for what ran before its launch alone, and a part of the step ends with its phase.
     cuts = sorted(
-        {one.launched_s for one in sent}
+        {event.launched_s for event in sent}
         | {time for spans in (known.backward, known.optimizer) for span in spans for time in span}
     )
-    for start, end in kineto.union(one for one in inside if kineto.is_compute(one, on_gpu=False)):
+    for start, end in kineto.union(event for event in inside if kineto.is_compute(event, on_gpu=False)):
         inner = cuts[bisect_right(cuts, start) : bisect_left(cuts, end)]
         for begin, stop in zip([start, *inner], [*inner, end], strict=True):
             yield Event(name="", category="cpu_op", start_s=begin, end_s=stop, launched_s=begin, stream=COMPUTE)
@@ -188,10 +193,10 @@ def _on_cpu(trace: Trace, step: Span, inside: Sequence[Event], known: Phases) ->
 
 def _of_backend(events: Sequence[Event]) -> Iterator[Event]:
     """Yield the backend's collectives: its threads take them in the order in which operators of c10d launched them."""
-    ran = sorted((one for one in events if one.collective), key=_start)
-    launches = sorted((one for one in events if one.category == "cpu_op" and kineto.asks(one)), key=_start)
-    asked = [kineto.kind_of(one.name) for one in launches]
-    kinds = [one.collective.kind for one in ran if one.collective]
+    ran = sorted((event for event in events if event.collective), key=_start)
+    launches = sorted((event for event in events if event.category == "cpu_op" and kineto.asks(event)), key=_start)
+    asked = [kineto.kind_of(launch.name) for launch in launches]
+    kinds = [event.collective.kind for event in ran if event.collective]
     # Where the trace begins or ends between launch and run, nothing says which launch is whose.
     is_paired = len(asked) == len(kinds) and all(map(_runs_as, asked, kinds))
     for at, event in enumerate(ran):
@@ -214,9 +219,9 @@ def _note_left_out(work: _StepWork, reader: _ProfileReader) -> None:
     trace = reader.trace
     if not trace.on_gpu:
         return
-    inside = (one for one in trace.events if work.step[0] <= one.start_s < work.step[1])
-    left_out = [one for one in inside if kineto.is_of_a_backend(one)]
-    if left_out and not any(one.collective for one in work.spans):
+    inside = (event for event in trace.events if work.step[0] <= event.start_s < work.step[1])
+    left_out = [event for event in inside if kineto.is_of_a_backend(event)]
+    if left_out and not any(span.collective for span in work.spans):
         raise SimnetError(
             f"{trace.where}: {left_out[0].name}: all collectives run on the CPU while the work runs on a GPU, so the "
             "trace does not show what waits for them; profile with NCCL or another backend on the GPU"
@@ -231,10 +236,11 @@ def _idle_since(work: _StepWork, reader: _ProfileReader) -> float | None:
     if not trace.on_gpu:
         return begin_s
     earlier = [mark for mark in trace.marks if mark.end_s <= begin_s + 1e-9]
+    # The trace does not show what the stream did before its first step.
     if not earlier:
         return None
     before = _work(trace, (earlier[-1].start_s, begin_s)).spans
-    return max((one.end_s for one in before if one.stream == work.main), default=None)
+    return max((span.end_s for span in before if span.stream == work.main), default=None)
 
 
 def _message(event: Event, reader: _ProfileReader) -> RecordedOperation:
@@ -250,6 +256,7 @@ def _message(event: Event, reader: _ProfileReader) -> RecordedOperation:
             f"{place}: {sent.name!r}: ranks that send to single others, as stages of a pipeline do, are not alike, and "
             "a step file holds symmetric ranks; profile a run without pipeline parallelism"
         )
+    # gloo says no message of a barrier, which has none.
     if sent.in_bytes is None and (sent.kind != "barrier" or reader.trace.on_gpu):
         raise SimnetError(f"{place}: {sent.unknown}")
     if sent.kind is None:
@@ -257,6 +264,7 @@ def _message(event: Event, reader: _ProfileReader) -> RecordedOperation:
     group = _group(sent, reader, place)
     num_bytes = sent.in_bytes or 0.0
     if sent.kind == "all_gather":
+        # A step file counts the whole array, of which a rank puts in its part.
         num_bytes = sent.out_bytes or num_bytes * reader.groups[group].size
     return RecordedOperation(
         kind=sent.kind,
@@ -284,12 +292,13 @@ def _group(sent: TracedCollective, reader: _ProfileReader, place: str) -> int:
 def _waits(work: _StepWork, reader: _ProfileReader) -> list[set[int]]:
     """Return what each span waits for, by place: as CUDA's events say, else as conservatively as the times allow."""
     spans = work.spans
-    found: list[set[int]] = [set() for _ in spans]
+    waits: list[set[int]] = [set() for _ in spans]
     with_events: set[str] = set()
     is_whole = True
     by_stream: dict[str, list[tuple[int, int]]] = {}
-    for at, one in enumerate(spans):
-        by_stream.setdefault(one.stream, []).append((one.launch, at))
+    for at, span in enumerate(spans):
+        by_stream.setdefault(span.stream, []).append((span.launch, at))
+    # A stream runs its work in the order of launches, by which waits are numbered.
     for launches in by_stream.values():
         launches.sort()
     for event in reader.trace.events if reader.trace.on_gpu else ():
@@ -309,52 +318,56 @@ def _waits(work: _StepWork, reader: _ProfileReader) -> list[set[int]]:
         if first < len(waiting) and last >= 0:
             later, earlier = waiting[first][1], ended[last][1]
             if spans[earlier].start_s < spans[later].start_s:
-                found[later].add(earlier)
-    waited = set().union(*found)
-    sent = [at for at, one in enumerate(spans) if one.collective is not None]
+                waits[later].add(earlier)
+    # Where some waits are incomplete, a collective that something waits for is taken to be told in full.
+    waited = set().union(*waits)
+    sent = [at for at, span in enumerate(spans) if span.collective is not None]
     untold = [at for at in sent if spans[at].stream not in with_events or (not is_whole and at not in waited)]
     if untold:
         reader.notes.append("which streams wait for which is not in the trace, and follows from its times")
         is_ddp = any(event.name == kineto.FORWARD for event in reader.trace.events)
-        _add_likely_waits(found, work, untold, is_ddp=is_ddp)
-    return found
+        _add_likely_waits(waits, work, untold, is_ddp=is_ddp)
+    return waits
 
 
-def _add_likely_waits(found: Sequence[set[int]], work: _StepWork, sent: Iterable[int], *, is_ddp: bool) -> None:
+def _add_likely_waits(waits: Sequence[set[int]], work: _StepWork, sent: Iterable[int], *, is_ddp: bool) -> None:
     """Add what collectives, by place, wait for, and what waits for them, where the trace does not tell it."""
     spans = work.spans
-    launched = sorted((at for at, one in enumerate(spans) if one.collective is None), key=lambda at: _launch(spans[at]))
+    launched = sorted(
+        (at for at, span in enumerate(spans) if span.collective is None), key=lambda at: _launch(spans[at])
+    )
     times = [_launch(spans[at]) for at in launched]
-    computed = [at for at, one in enumerate(spans) if one.stream == work.main and one.collective is None]
+    computed = [at for at, span in enumerate(spans) if span.stream == work.main and span.collective is None]
     optimizer = [at for at in computed if work.parts[at] == "optimizer"]
     for at in sent:
-        one = spans[at]
-        assert one.collective is not None
-        before = launched[: bisect_left(times, _launch(one))]
+        span = spans[at]
+        assert span.collective is not None
+        before = launched[: bisect_left(times, _launch(span))]
         # What is last of these has nearly always ended.
-        found[at].update(islice((place for place in reversed(before) if _follows(one, spans[place])), 1))
-        first = _first_after(spans, computed, one)
+        waits[at].update(islice((place for place in reversed(before) if _follows(span, spans[place])), 1))
+        first = _first_after(spans, computed, span)
         if first is not None:
-            stood_still = (spans[computed[first - 1]].end_s if first else 0.0) < _ended_s(one)
-            if stood_still or one.collective.kind in HANDS_OUT:
-                found[computed[first]].add(at)
-        first = _first_after(spans, optimizer, one)
-        if one.stream == BACKEND and is_ddp and work.parts[at] == "backward":
+            stood_still = (spans[computed[first - 1]].end_s if first else 0.0) < _ended_s(span)
+            if stood_still or span.collective.kind in HANDS_OUT:
+                waits[computed[first]].add(at)
+        # The optimizer reads every gradient, whether or not the times show that it waited.
+        first = _first_after(spans, optimizer, span)
+        if span.stream == BACKEND and is_ddp and work.parts[at] == "backward":
             # DDP waits for it before the backward pass is over, however late its thread wrote that it had ended.
-            first = next((n for n, place in enumerate(optimizer) if spans[place].start_s > one.start_s), None)
+            first = next((n for n, place in enumerate(optimizer) if spans[place].start_s > span.start_s), None)
         if first is not None:
-            found[optimizer[first]].add(at)
+            waits[optimizer[first]].add(at)
 
 
 def _launch(span: Event) -> tuple[float, int]:
     return span.launched_s, span.launch
 
 
-def _first_after(spans: Sequence[Event], places: Sequence[int], one: Event) -> int | None:
+def _first_after(spans: Sequence[Event], places: Sequence[int], collective: Event) -> int | None:
     """Return which of some places, in the order of their start, is the first that follows a collective."""
-    for number in range(bisect_left(places, _ended_s(one), key=lambda at: spans[at].start_s), len(places)):
+    for number in range(bisect_left(places, _ended_s(collective), key=lambda at: spans[at].start_s), len(places)):
         span = spans[places[number]]
-        if span.launched_s >= one.launched_s and _follows(span, one):
+        if span.launched_s >= collective.launched_s and _follows(span, collective):
             return number
     return None
 
@@ -384,18 +397,18 @@ def _own_seconds(
         end_s: until when it may have, after the last span; None: until that.
     """
     spans, main, exposed_s = work.spans, work.main, 0.0
-    seconds = [one.end_s - one.start_s for one in spans]
+    seconds = [span.end_s - span.start_s for span in spans]
     before, last = begin_s, None
-    for at, one in enumerate(spans):
-        if one.stream == main and one.collective is None:
+    for at, span in enumerate(spans):
+        if span.stream == main and span.collective is None:
             ready_s = max((spans[other].end_s for other in after[at]), default=0.0)
             if before is not None:
-                seconds[at] += max(0.0, one.start_s - max(before, ready_s))
-                exposed_s += max(0.0, min(one.start_s, ready_s) - before)
-            before, last = max(one.end_s, before or 0.0), at
+                seconds[at] += max(0.0, span.start_s - max(before, ready_s))
+                exposed_s += max(0.0, min(span.start_s, ready_s) - before)
+            before, last = max(span.end_s, before or 0.0), at
     if last is not None and before is not None and end_s is not None and end_s > before:
         # The host may wait there for what no compute waits for, as for a barrier.
-        others = kineto.union_of_spans((one.start_s, one.end_s) for one in spans if one.stream != main)
+        others = kineto.union_of_spans((span.start_s, span.end_s) for span in spans if span.stream != main)
         busy = (min(end_s, stop) - max(before, begin) for begin, stop in others if begin < end_s and stop > before)
         seconds[last] += end_s - before - sum(busy)
     return seconds, exposed_s

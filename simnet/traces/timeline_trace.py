@@ -66,7 +66,7 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
     """Return what one rank ran, in the order of launches."""
     ordered = sorted(spans, key=lambda span: (span.start_s, span.end_s, span.operation))
     ran = {span.operation: at for at, span in enumerate(ordered) if span.operation is not None}
-    found: list[TracedKernel] = []
+    kernels: list[TracedKernel] = []
     launch = 0
     for span in ordered:
         which = span.operation
@@ -75,10 +75,10 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
         for work in sorted(_waited(which, streams, ran)):
             launch += 1
             # The record of an event is numbered just after the launch of what it follows.
-            waits.append((launch, found[work].launch + 1, work))
+            waits.append((launch, kernels[work].launch + 1, work))
         operation = streams[which.stream][which.position]
         sent = operation if isinstance(operation, Communicate) else None
-        found.append(
+        kernels.append(
             TracedKernel(
                 span=span,
                 stream=stream_number(which.stream),
@@ -90,8 +90,9 @@ def traced_kernels(spans: Sequence[Span], streams: Streams) -> tuple[TracedKerne
                 group=sent.schedule.group if sent else None,
             )
         )
+        # One number for the launch, and one for the record of an event behind it.
         launch += 2
-    return tuple(found)
+    return tuple(kernels)
 
 
 def _waited(which: OperationId, streams: Streams, ran: Mapping[OperationId, int]) -> Iterator[int]:
@@ -99,16 +100,17 @@ def _waited(which: OperationId, streams: Streams, ran: Mapping[OperationId, int]
     seen: set[OperationId] = set()
     asked = list(streams[which.stream][which.position].after)
     while asked:
-        one = OperationId(*asked.pop())
-        if one in seen or one.stream == which.stream:
+        operation_id = OperationId(*asked.pop())
+        if operation_id in seen or operation_id.stream == which.stream:
             continue
-        seen.add(one)
-        if one in ran:
-            yield ran[one]
+        seen.add(operation_id)
+        if operation_id in ran:
+            yield ran[operation_id]
             continue
-        asked += streams[one.stream][one.position].after
-        if one.position:
-            asked.append(OperationId(one.stream, one.position - 1))
+        # What took no time has no kernel to wait for: what held it up is waited for in its place.
+        asked += streams[operation_id.stream][operation_id.position].after
+        if operation_id.position:
+            asked.append(OperationId(operation_id.stream, operation_id.position - 1))
 
 
 def stream_number(stream: int) -> int:
@@ -126,7 +128,11 @@ def phases(kernels: Sequence[TracedKernel]) -> Iterator[tuple[IterationPart, int
 
     Kernels of a codec belong to the phase in which they run.
     """
-    computed = [one for one in kernels if one.stream == COMPUTE_STREAM and one.part not in {None, "encode", "decode"}]
+    computed = [
+        kernel
+        for kernel in kernels
+        if kernel.stream == COMPUTE_STREAM and kernel.part not in {None, "encode", "decode"}
+    ]
     at = 0
     while at < len(computed):
         last = at
@@ -169,13 +175,14 @@ class TraceOfRank:
         self._kernels, self._plan = kernels, plan
         self._device = self.rank % run_result.ranks_per_node
         self._launches = kernels[-1].launch + 1
+        # A period of unlike steps has no one iteration: it lasts until its last operation.
         alike_s = result.iteration_s if plan.program.period == 1 else max(span.end_s for span in result.spans)
-        self._length_ns = max(nanoseconds(alike_s), *(one.end_ns for one in kernels))
+        self._length_ns = max(nanoseconds(alike_s), *(kernel.end_ns for kernel in kernels))
         is_plain = plan.program.payload_bytes == prepared.step.gradient_bytes
-        own = run_result.scenario.workload.dtype if is_plain else None
+        model_dtype = run_result.scenario.workload.dtype if is_plain else None
         # Codes are bytes.
-        self._dtype = _DTYPES.get(getattr(plan.strategy, "wire_dtype", None) or own, "Byte")
-        self._arguments = [self._arguments_of(one) for one in kernels]
+        self._dtype = _DTYPES.get(getattr(plan.strategy, "wire_dtype", None) or model_dtype, "Byte")
+        self._arguments = [self._arguments_of(kernel) for kernel in kernels]
 
         def nic_bytes(sent: Communicate) -> float:
             # Out of the busiest node.
@@ -200,7 +207,7 @@ class TraceOfRank:
             yield _metadata("process_sort_index", pid, 0, {"sort_index": order})
         yield _metadata("thread_name", HOST, HOST_THREAD, {"name": "steps and launches (not simulated)"})
         for number, operations in enumerate(self._streams):
-            is_sending = any(isinstance(one, Communicate) for one in operations)
+            is_sending = any(isinstance(operation, Communicate) for operation in operations)
             label = "compute" if number == 0 else "communication" if is_sending else "side work"
             stream = stream_number(number)
             yield _metadata("thread_name", self._device, stream, {"name": f"stream {stream}: {label}"})
@@ -313,7 +320,7 @@ class TracedGroups:
 
     def config(self) -> list[dict[str, Any]]:
         """Return the groups for the trace's header; those of very many ranks go without a list of them."""
-        found = []
+        groups = []
         for number, group in enumerate(self._groups):
             size = group.size if group else self._world_size
             known: Event = {
@@ -322,8 +329,8 @@ class TracedGroups:
                 "backend_config": "cuda:nccl",
                 "pg_size": size,
             }
-            found.append(known | ({"ranks": self._ranks(group, size)} if size <= MOST_RANKS else {}))
-        return found
+            groups.append(known | ({"ranks": self._ranks(group, size)} if size <= MOST_RANKS else {}))
+        return groups
 
     def _ranks(self, group: Group | None, number: int) -> list[int]:
         if group is None:
@@ -336,6 +343,7 @@ class TracedGroups:
         span, group = kernel.span, kernel.group
         assert group is not None
         item, size = _ITEM_BYTES[dtype], max(group.size, 1)
+        # Torch writes the input and the output of a rank, which differ where parts are gathered or scattered.
         whole, part = round(span.message_bytes / item), round(span.message_bytes / item / size)
         number = self._numbers[group.size, group.stride]
         # Of a long list torch writes the first ranks.
@@ -382,6 +390,7 @@ def _rates(
             running[launch] = rate
         else:
             running.pop(launch, None)
+        # Of several changes at one time the last says what holds from then on.
         if at + 1 == len(changes) or changes[at + 1][0] > time_ns:
             yield time_ns, sum(running.values())
 
@@ -389,12 +398,8 @@ def _rates(
 def write_trace(run_result: RunResult, path: Path, iterations: int = ITERATIONS) -> None:
     """Write the trace of the strategy, and that of its baseline beside it (`baseline_path`).
 
-    A device or pipe takes the strategy's alone; a file that ends with .gz is packed.
-
-    Args:
-        run_result: of a simulation, with its spans.
-        path: of the strategy's file.
-        iterations: how often the simulated iteration is written, one after the other.
+    A device or pipe takes the strategy's alone; a file that ends with .gz is packed. The simulated iteration is written
+    several times, one after the other.
 
     Raises:
         SimnetError: the result has no spans, the numbers are out of range, or a file cannot be written.
@@ -428,7 +433,7 @@ def _bytes(run_result: RunResult, result: StrategyResult, scenario: Scenario, pa
     title = f"{result.strategy}{' (baseline)' if is_baseline else ''}, simulated"
     trace = {
         **_header(run_result, traced, title, plan),
-        "traceEvents": [*traced.names(title), *(one for n in range(iterations) for one in traced.iteration(n))],
+        "traceEvents": [*traced.names(title), *(event for n in range(iterations) for event in traced.iteration(n))],
         "traceName": path.name,
     }
     data = msgspec.json.encode(trace)
@@ -441,6 +446,7 @@ def _check(run_result: RunResult, result: StrategyResult, iterations: int) -> No
         raise SimnetError(f"trace: {iterations} iterations: must be 1 to {MAX_ITERATIONS}; give a number of these")
     if not result.spans or any(span.operation is None for span in result.spans):
         raise SimnetError(f"trace: {name}: a result without a timeline, as files hold it: simulate the scenario again")
+    # Viewers fail on more, and this process would hold all of it.
     if len(result.spans) * iterations > MAX_EVENTS:
         most = MAX_EVENTS // len(result.spans)
         raise SimnetError(

@@ -78,12 +78,12 @@ class Evidence:
     """What the intervals are made of.
 
     Attributes:
-        own: logarithms, below and above, by which each predicted row may be off since its calibration is.
+        widths: logarithms, below and above, by which each predicted row may be off since its calibration is.
         residuals: how far published values are off.
         rows_alike: whether the rows of all publications count alike, not each publication.
     """
 
-    own: Mapping[RowKey, tuple[float, float]]
+    widths: Mapping[RowKey, tuple[float, float]]
     residuals: tuple[Residual, ...]
     rows_alike: bool = False
 
@@ -92,14 +92,14 @@ class Evidence:
 
         It is 0 where no other row tells.
         """
-        known = [one for one in self.residuals if one.quantity == of and one.source != without]
-        return model_width([replace(one, source="") if self.rows_alike else one for one in known], of)
+        known = [residual for residual in self.residuals if residual.quantity == of and residual.source != without]
+        return model_width([replace(residual, source="") if self.rows_alike else residual for residual in known], of)
 
     def inside(self, of: Quantity) -> tuple[int, int]:
         """Return how many values are within intervals found without their publication, and how many there are."""
-        widths = {one.source: self.width(of, without=one.source) for one in self.residuals}
-        known = [one for one in self.residuals if one.quantity == of]
-        return sum(one.unexplained <= widths[one.source] for one in known), len(known)
+        widths = {residual.source: self.width(of, without=residual.source) for residual in self.residuals}
+        known = [residual for residual in self.residuals if residual.quantity == of]
+        return sum(residual.unexplained <= widths[residual.source] for residual in known), len(known)
 
 
 def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
@@ -115,10 +115,13 @@ def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
         of: time or speedup; residuals of the other are passed over.
     """
     widths: dict[str, list[float]] = {}
-    for one in residuals:
-        if one.quantity == of:
-            widths.setdefault(one.source, []).append(one.unexplained)
-    squares = [statistics.fmean(one**2 for one in known) for known in widths.values() if len(known) >= MIN_RESIDUALS]
+    for residual in residuals:
+        if residual.quantity == of:
+            widths.setdefault(residual.source, []).append(residual.unexplained)
+    # A source of one or two rows may be right by luck.
+    squares = [
+        statistics.fmean(width**2 for width in known) for known in widths.values() if len(known) >= MIN_RESIDUALS
+    ]
     if of == "speedup" and len(squares) > 2:
         from scipy.special import stdtrit
 
@@ -129,20 +132,23 @@ def model_width(residuals: Sequence[Residual], of: Quantity) -> float:
 
 def find_evidence(outcomes: Sequence[Outcome]) -> Evidence:
     """Fit all sets again and again with varied rows, and compare all predictions with what was published."""
-    own = _own_widths(outcomes)
-    return Evidence(own=own, residuals=_residuals(outcomes, own))
+    widths = _own_widths(outcomes)
+    return Evidence(widths=widths, residuals=_residuals(outcomes, widths))
 
 
 def with_intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> list[Outcome]:
     """Return sets whose predictions have 90 % intervals."""
 
-    def interval(outcome: Outcome, one: Prediction) -> tuple[float, float]:
-        width = evidence.width(quantity(outcome.unit), without=one.row.source)
-        return _interval(one, evidence.own[outcome.name, one.row.key], width)
+    def interval(outcome: Outcome, prediction: Prediction) -> tuple[float, float]:
+        width = evidence.width(quantity(outcome.unit), without=prediction.row.source)
+        return _interval(prediction, evidence.widths[outcome.name, prediction.row.key], width)
 
     return [
         replace(
-            outcome, predictions=tuple(replace(one, interval=interval(outcome, one)) for one in outcome.predictions)
+            outcome,
+            predictions=tuple(
+                replace(prediction, interval=interval(outcome, prediction)) for prediction in outcome.predictions
+            ),
         )
         for outcome in outcomes
     ]
@@ -150,16 +156,16 @@ def with_intervals(outcomes: Sequence[Outcome], evidence: Evidence) -> list[Outc
 
 def share_inside(outcomes: Sequence[Outcome]) -> tuple[int, int]:
     """Return how many published values are inside their intervals, and how many have one."""
-    return coverage([one for outcome in outcomes for one in outcome.predictions])
+    return coverage([prediction for outcome in outcomes for prediction in outcome.predictions])
 
 
 def by_source(outcomes: Sequence[Outcome]) -> dict[str, tuple[int, int]]:
     """Return the same by publication."""
-    found: dict[str, list[Prediction]] = {}
+    predictions_by_source: dict[str, list[Prediction]] = {}
     for outcome in outcomes:
-        for one in outcome.predictions:
-            found.setdefault(one.row.source, []).append(one)
-    return {source: coverage(predictions) for source, predictions in found.items()}
+        for prediction in outcome.predictions:
+            predictions_by_source.setdefault(prediction.row.source, []).append(prediction)
+    return {source: coverage(predictions) for source, predictions in predictions_by_source.items()}
 
 
 def meets_target(outcomes: Sequence[Outcome]) -> bool:
@@ -170,10 +176,13 @@ def meets_target(outcomes: Sequence[Outcome]) -> bool:
 
 def alternatives(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, tuple[int, int]]:
     """Return how many published values other intervals would hold, and of how many."""
-    exact = replace(evidence, own=dict.fromkeys(evidence.own, (0.0, 0.0)))
-    certain = replace(evidence, residuals=tuple(replace(one, log_error=0.0) for one in evidence.residuals))
-    seen = replace(evidence, residuals=tuple(replace(one, source=f"{one.source}, seen") for one in evidence.residuals))
-    shipped = replace(evidence, own=dict(_with_shipped_ranges(outcomes, evidence)))
+    exact = replace(evidence, widths=dict.fromkeys(evidence.widths, (0.0, 0.0)))
+    certain = replace(evidence, residuals=tuple(replace(residual, log_error=0.0) for residual in evidence.residuals))
+    seen = replace(
+        evidence,
+        residuals=tuple(replace(residual, source=f"{residual.source}, seen") for residual in evidence.residuals),
+    )
+    shipped = replace(evidence, widths=dict(_with_shipped_ranges(outcomes, evidence)))
     named = {
         "calibrated rows varied, no model error": certain,
         "model error alone": exact,
@@ -181,26 +190,26 @@ def alternatives(outcomes: Sequence[Outcome], evidence: Evidence) -> dict[str, t
         "90 % of the rows of all other publications together, not of each": replace(evidence, rows_alike=True),
         "model error of all publications, the predicted one among them (no test)": seen,
     }
-    return {name: share_inside(with_intervals(outcomes, one)) for name, one in named.items()}
+    return {name: share_inside(with_intervals(outcomes, other)) for name, other in named.items()}
 
 
 def _with_shipped_ranges(
     outcomes: Sequence[Outcome], evidence: Evidence
 ) -> Iterator[tuple[RowKey, tuple[float, float]]]:
     for outcome in outcomes:
-        for one in outcome.predictions:
-            own = evidence.own[outcome.name, one.row.key]
+        for prediction in outcome.predictions:
+            widths = evidence.widths[outcome.name, prediction.row.key]
             # A larger cluster than those measured has its growing interval in both ranges: it counts once.
             more = [
                 max(math.log(end) ** 2 - math.log(known) ** 2, 0.0)
-                for end, known in zip(one.shipped_range(), one.known_range, strict=True)
+                for end, known in zip(prediction.shipped_range(), prediction.known_range, strict=True)
             ]
-            below, above = (math.sqrt(width**2 + added) for width, added in zip(own, more, strict=True))
-            yield (outcome.name, one.row.key), (below, above)
+            below, above = (math.sqrt(width**2 + added) for width, added in zip(widths, more, strict=True))
+            yield (outcome.name, prediction.row.key), (below, above)
 
 
-def _interval(one: Prediction, own_log: tuple[float, float], width: float) -> tuple[float, float]:
-    low, high = one.band or (one.predicted, one.predicted)
+def _interval(prediction: Prediction, own_log: tuple[float, float], width: float) -> tuple[float, float]:
+    low, high = prediction.band or (prediction.predicted, prediction.predicted)
     below, above = (math.hypot(side, width) for side in own_log)
     return low * math.exp(-below), high * math.exp(above)
 
@@ -210,26 +219,28 @@ def quantity(unit: Unit) -> Quantity:
     return "speedup" if unit == "x" else "time"
 
 
-def _residuals(outcomes: Sequence[Outcome], own: Mapping[RowKey, tuple[float, float]]) -> tuple[Residual, ...]:
+def _residuals(outcomes: Sequence[Outcome], widths: Mapping[RowKey, tuple[float, float]]) -> tuple[Residual, ...]:
     """Return how far every published value is off, and every speedup of two methods in one set-up.
 
     A band over what a publication leaves open has no residual, and sets that tell nothing of others are left out.
     """
-    found: list[Residual] = []
+    residuals: list[Residual] = []
     times: list[_TimeError] = []
-    published = {one.row.key for outcome in outcomes if outcome.unit == "x" for one in outcome.predictions}
-    for outcome in (one for one in outcomes if one.tells_of_others):
-        for one in outcome.predictions:
-            if one.band is not None:
+    published = {
+        prediction.row.key for outcome in outcomes if outcome.unit == "x" for prediction in outcome.predictions
+    }
+    for outcome in (outcome for outcome in outcomes if outcome.tells_of_others):
+        for prediction in outcome.predictions:
+            if prediction.band is not None:
                 continue
-            mine = own[outcome.name, one.row.key]
-            error = math.log(one.measured / one.predicted)
-            found.append(
-                Residual(source=one.row.source, quantity=quantity(outcome.unit), log_error=error, own_log=mine)
+            width = widths[outcome.name, prediction.row.key]
+            error = math.log(prediction.measured / prediction.predicted)
+            residuals.append(
+                Residual(source=prediction.row.source, quantity=quantity(outcome.unit), log_error=error, own_log=width)
             )
             if quantity(outcome.unit) == "time":
-                times.append((one.row, error, mine))
-    return (*found, *_speedups(times, published))
+                times.append((prediction.row, error, width))
+    return (*residuals, *_speedups(times, published))
 
 
 def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterator[Residual]:
@@ -237,8 +248,9 @@ def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterat
 
     Quotients that are rows of a set are left out: they have a residual already.
     """
-    for number, (row, error, own) in enumerate(times):
+    for number, (row, error, width) in enumerate(times):
         for other, other_error, other_own in times[number + 1 :]:
+            # All errors but those of the methods are common to both, and cancel.
             if row.method == other.method or _set_up(row) != _set_up(other):
                 continue
             if (
@@ -246,7 +258,7 @@ def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterat
                 or f"{row.key}, {other.key.partition(':')[2]}" in published
             ):
                 continue
-            below, above = (math.hypot(a, b) for a, b in zip(own, reversed(other_own), strict=True))
+            below, above = (math.hypot(a, b) for a, b in zip(width, reversed(other_own), strict=True))
             yield Residual(source=row.source, quantity="speedup", log_error=error - other_error, own_log=(below, above))
 
 
@@ -258,25 +270,34 @@ def _own_widths(outcomes: Sequence[Outcome]) -> dict[RowKey, tuple[float, float]
     """Return, for every predicted row, the logarithms by which it may be off since its calibration is, at 90 %."""
     spread = run_to_run()
     squares: dict[RowKey, float] = {}
-    names = [outcome.name for outcome in outcomes if any(one.band is None for one in outcome.predictions)]
-    before = {(outcome.name, one.row.key): one.predicted for outcome in outcomes for one in outcome.predictions}
+    # A band holds everything that is open, and has no width beside.
+    names = [outcome.name for outcome in outcomes if any(prediction.band is None for prediction in outcome.predictions)]
+    before = {
+        (outcome.name, prediction.row.key): prediction.predicted
+        for outcome in outcomes
+        for prediction in outcome.predictions
+    }
     rows = sorted({row.key for outcome in outcomes for row in outcome.calibration_rows})
     for refit in range(NUM_REFITS):
         factors = {key: math.exp(spread * _sign(refit, place)) for place, key in enumerate(rows)}
         with published_rows.varied(factors):
             for name in names:
-                for one in sets.run(name).predictions:
-                    moved = math.log(one.predicted / before[name, one.row.key])
-                    squares[name, one.row.key] = squares.get((name, one.row.key), 0.0) + moved**2 / NUM_REFITS
+                for prediction in sets.run(name).predictions:
+                    moved = math.log(prediction.predicted / before[name, prediction.row.key])
+                    squares[name, prediction.row.key] = (
+                        squares.get((name, prediction.row.key), 0.0) + moved**2 / NUM_REFITS
+                    )
     return {
-        (outcome.name, one.row.key): _with_range(SIGMAS * math.sqrt(squares.get((outcome.name, one.row.key), 0.0)), one)
+        (outcome.name, prediction.row.key): _with_range(
+            SIGMAS * math.sqrt(squares.get((outcome.name, prediction.row.key), 0.0)), prediction
+        )
         for outcome in outcomes
-        for one in outcome.predictions
+        for prediction in outcome.predictions
     }
 
 
-def _with_range(width: float, one: Prediction) -> tuple[float, float]:
-    low, high = one.known_range
+def _with_range(width: float, prediction: Prediction) -> tuple[float, float]:
+    low, high = prediction.known_range
     return math.hypot(width, math.log(low)), math.hypot(width, math.log(high))
 
 

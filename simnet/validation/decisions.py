@@ -43,10 +43,10 @@ Point = TypeVar("Point", bound=RankedPoint)
 
 def by_setting(points: Sequence[Point]) -> list[list[Point]]:
     """Return the points of every setting, the smallest measured step first."""
-    found: dict[Hashable, list[Point]] = {}
+    grouped: dict[Hashable, list[Point]] = {}
     for point in sorted(points, key=lambda point: point.measured):
-        found.setdefault(point.setting, []).append(point)
-    return [found[setting] for setting in dict.fromkeys(point.setting for point in points)]
+        grouped.setdefault(point.setting, []).append(point)
+    return [grouped[setting] for setting in dict.fromkeys(point.setting for point in points)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +64,8 @@ class StrategyPair(Generic[Point]):
     @property
     def predicted_intervals_are_disjoint(self) -> bool:
         """Whether the predicted intervals do not overlap, in either order."""
-        one, other = self.faster.interval, self.slower.interval
-        return _apart(one, other) or _apart(other, one)
+        faster, other = self.faster.interval, self.slower.interval
+        return _apart(faster, other) or _apart(other, faster)
 
     @property
     def is_right(self) -> bool:
@@ -81,7 +81,9 @@ class StrategyPair(Generic[Point]):
 def pairs(points: Sequence[Point]) -> list[StrategyPair[Point]]:
     """Return all pairs of strategies in every setting."""
     return [
-        StrategyPair(faster=one, slower=other) for mine in by_setting(points) for one, other in combinations(mine, 2)
+        StrategyPair(faster=faster, slower=other)
+        for there in by_setting(points)
+        for faster, other in combinations(there, 2)
     ]
 
 
@@ -121,20 +123,20 @@ class BandwidthSweep:
     @property
     def measured(self) -> Speedups:
         """Measured speedup of the first strategy over the second."""
-        return tuple((one.setting[3], two.measured / one.measured) for one, two in self.pairs)
+        return tuple((first.setting[3], two.measured / first.measured) for first, two in self.pairs)
 
     @property
     def predicted(self) -> Speedups:
         """Predicted speedup of the first strategy over the second."""
-        return tuple((one.setting[3], two.predicted / one.predicted) for one, two in self.pairs)
+        return tuple((first.setting[3], two.predicted / first.predicted) for first, two in self.pairs)
 
 
 def find_winners(points: Sequence[TrainedPoint]) -> list[Winner]:
     """Return the winner of every setting with at least two strategies."""
     return [
-        Winner(fastest=mine[0], predicted_fastest=min(mine, key=lambda point: point.predicted))
-        for mine in by_setting(points)
-        if len(mine) > 1
+        Winner(fastest=there[0], predicted_fastest=min(there, key=lambda point: point.predicted))
+        for there in by_setting(points)
+        if len(there) > 1
     ]
 
 
@@ -144,15 +146,17 @@ def bandwidth_sweeps(points: Sequence[TrainedPoint], names: Sequence[tuple[str, 
     def others(point: TrainedPoint) -> tuple[object, ...]:
         return point.setting[:3] + point.setting[4:]
 
-    found = []
+    sweeps = []
     for there in dict.fromkeys(map(others, points)):
-        mine = [point for point in points if others(point) == there]
+        points_there = [point for point in points if others(point) == there]
         for two in names:
-            first, second = ({point.setting[3]: point for point in mine if point.series == name} for name in two)
+            first, second = (
+                {point.setting[3]: point for point in points_there if point.series == name} for name in two
+            )
             rates = sorted(first.keys() & second.keys())
             if len(rates) > 1:
-                found.append(BandwidthSweep(pairs=tuple((first[rate], second[rate]) for rate in rates)))
-    return found
+                sweeps.append(BandwidthSweep(pairs=tuple((first[rate], second[rate]) for rate in rates)))
+    return sweeps
 
 
 def crossing_bandwidth(speedups: Speedups) -> float | None:

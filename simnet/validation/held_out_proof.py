@@ -41,9 +41,10 @@ class Disjointness:
 
 def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> Disjointness:
     """Check that calibration and workload of a scenario were fitted to none of these files or their settings."""
-    digests = {one.digest: one.file for one in _fitted(scenario)}
+    digests = {fitted.digest: fitted.file for fitted in _fitted(scenario)}
     over_network = _fitted_over_network(scenario)
     for path, whole in files:
+        # By content, since a copy may have any name.
         if name := digests.get(provenance.digest(whole)):
             raise SimnetError(f"{path}: was fitted by the calibration or the workload (as {name}): predict another")
         for setup in whole.setups:
@@ -52,7 +53,9 @@ def check(scenario: Scenario, files: Sequence[tuple[Path, MeasurementFile]]) -> 
                 raise SimnetError(
                     f"{path}: {_setting(*setting)}: the network was fitted at this setting ({name}): predict others"
                 )
-    settings = dict.fromkeys(_setting(one.num_nodes, one.ranks_per_node, one.nic_bytes_per_s) for one in over_network)
+    settings = dict.fromkeys(
+        _setting(fitted.num_nodes, fitted.ranks_per_node, fitted.nic_bytes_per_s) for fitted in over_network
+    )
     return Disjointness(num_predicted=len(files), num_fitted=len(digests), network_settings=tuple(settings))
 
 
@@ -60,12 +63,12 @@ def file_fitted_at(
     scenario: Scenario, num_nodes: int, ranks_per_node: int, nic_bytes_per_s: float | None
 ) -> str | None:
     """Return the file by which the network was fitted at a setting; None if it was not."""
-    for one in _fitted_over_network(scenario):
-        is_same = (one.num_nodes, one.ranks_per_node) == (num_nodes, ranks_per_node)
-        rates = one.nic_bytes_per_s, nic_bytes_per_s
+    for fitted in _fitted_over_network(scenario):
+        is_same = (fitted.num_nodes, fitted.ranks_per_node) == (num_nodes, ranks_per_node)
+        rates = fitted.nic_bytes_per_s, nic_bytes_per_s
         # A calibration file holds a bandwidth as text with few digits.
         if is_same and rates[0] and rates[1] and math.isclose(rates[0], rates[1], rel_tol=1e-3):
-            return one.file
+            return fitted.file
     return None
 
 
@@ -75,7 +78,9 @@ def _fitted(scenario: Scenario) -> tuple[FittedTo, ...]:
 
 def _fitted_over_network(scenario: Scenario) -> list[FittedTo]:
     return [
-        one for one in _fitted(scenario) if OVER_THE_NETWORK & set(one.measured) and one.nic_bytes_per_s is not None
+        fitted
+        for fitted in _fitted(scenario)
+        if OVER_THE_NETWORK & set(fitted.measured) and fitted.nic_bytes_per_s is not None
     ]
 
 

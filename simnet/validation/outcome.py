@@ -143,13 +143,13 @@ class Outcome:
         """
 
         def errors(**wanted: object) -> list[float]:
-            return [one.error for one in self.predictions if one.fits(wanted)]
+            return [prediction.error for prediction in self.predictions if prediction.fits(wanted)]
 
         def shortfalls(**wanted: object) -> list[float]:
             return [-error for error in errors(**wanted)]
 
-        given = {"predictions": self.predictions, "errors": errors, "shortfalls": shortfalls, **self.facts}
-        return templates.paragraphs(f"sets/{self.name}.md", block, given)
+        values = {"predictions": self.predictions, "errors": errors, "shortfalls": shortfalls, **self.facts}
+        return templates.paragraphs(f"sets/{self.name}.md", block, values)
 
     @property
     def calibration_rows(self) -> tuple[PublishedRow, ...]:

@@ -21,16 +21,15 @@ from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.core.units import Duration, Size
 from simnet.engine import intervals
-from simnet.engine.batch_settings import BatchSettings, settings_of, with_settings
 from simnet.engine.prepared_scenario import PreparedScenario
-from simnet.engine.scenario import RunSettings, Scenario, encode
+from simnet.engine.scenario import BatchSettings, RunSettings, Scenario, encode, settings_of, with_settings
 from simnet.engine.simulation import simulate
 from simnet.strategies import AnyStrategy, DenseAllReduce
 from simnet.strategies.calls import calls, with_bucket_views
 from simnet.strategies.fsdp import ShardedStrategy
 from simnet.strategies.program import Kernel
 from simnet.strategies.zero import ShardedUpdate
-from simnet.validation.lab.strategy_spec import StrategySpec
+from simnet.validation.strategy_spec import StrategySpec
 from simnet.workload import training_step
 from simnet.workload.workload import Adam, Workload
 
@@ -147,6 +146,7 @@ def of_advice(advice: Advice) -> Proof:
         SimnetError: one rank alone, or a call that is no Python.
     """
     scenario, answer = advice.scenario, advice.answer
+    # That nothing pays is an answer that can be wrong as well: its nearest rival is measured.
     if advice.best is None:
         answer = next((row for row in advice.others if row.may_fit and _is_python(row)), answer)
     if scenario.cluster.world_size < 2:
@@ -234,6 +234,7 @@ def _compute_s(scenario: Scenario) -> float:
     prepared = PreparedScenario(replace(scenario, run=replace(scenario.run, draws=0)))
     step = prepared.step_of(scenario.strategy)
     share = 1 / scenario.cluster.world_size if _is_sharded(scenario.strategy) else 1.0
+    # DDP's hooks slow down the last backward of a step alone, and the optimizer runs once.
     once_s = step.exchanged_backward_s - step.backward_s + step.optimizer_s * share
     slowest = max(slowdown(scenario, node) for node in range(scenario.cluster.num_nodes))
     return (step.micro_batches * (step.forward_s + step.backward_s) + once_s) * slowest
@@ -286,6 +287,7 @@ def _timed_system(scenario: Scenario, row: RankedSystem) -> TimedSystem | None:
     system = spec.system if spec.system == "binsgdm" else spec.kernels_argument
     if not sizes or not system:
         return None
+    # A power of two, as kernels are measured.
     largest = 2 ** max(10, int(math.log2(max(sizes))))
     return TimedSystem(system=system, min_elements=largest // KERNEL_SIZES, max_elements=largest)
 

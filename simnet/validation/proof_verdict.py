@@ -143,10 +143,12 @@ def judge(folder: Path) -> Verdict:
     if not (folder / RESULTS).exists():
         raise SimnetError(f"{folder}: no {RESULTS}: run sbatch {JOB} there, or {SCRIPT} by torchrun, first")
     whole = measurement_file.read(folder / RESULTS)
+    # Results of an older script in the same folder would be judged by predictions that it never had.
     if f"proof {hashlib.sha256(data).hexdigest()[:32]}" not in whole.notes:
         raise SimnetError(f"{folder / RESULTS}: was measured for another {PROOF}: run {SCRIPT} of this folder again")
     measured = _MeasuredProof(proof, whole, folder / RESULTS)
     compute, start, parts = measured.compute(proof.scenario), proof.scenario, []
+    # Its matrices stand for bytes and shapes, not for the time of the model: what they took is taken as said.
     if measured.is_of_shapes:
         start = compute.change(start)
     else:
@@ -241,9 +243,11 @@ def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float])
         return np.array([message_s(there, message) for message in measured_s])
 
     network = _FittedNetwork()
+    # A factor on a latency of zero would never become one.
     has_latency = times_s(_FittedNetwork(latency=2))[0] - times_s(network)[0] > (OFF - 1) * wanted[0] * LEAST
     for _ in range(ROUNDS):
         now_s = times_s(network)
+        # Steps of a factor two, since bandwidths are written with four digits: a smaller one may change nothing.
         of_bytes_s = times_s(network._replace(bandwidth=network.bandwidth / 2)) - now_s
         of_latency_s = (
             times_s(network._replace(latency=network.latency * 2)) - now_s if has_latency else 1.0 + 0 * now_s
@@ -251,12 +255,14 @@ def _fitted(scenario: Scenario, link: Link, measured_s: Mapping[Message, float])
         rest_s = now_s - of_bytes_s - (of_latency_s if has_latency else network.launch_s)
         columns = np.stack([of_latency_s, of_bytes_s], axis=1) / wanted[:, None]
         (latency, of_bytes), *_ = np.linalg.lstsq(columns, 1 - rest_s / wanted, rcond=None)
+        # At half the bandwidth bytes take their time once more; `of_bytes` is the wanted multiple of it.
         bandwidth = float(np.clip(network.bandwidth / max(of_bytes, LEAST), LEAST, MOST))
         if has_latency:
             network = _FittedNetwork(float(np.clip(network.latency * max(latency, LEAST), LEAST, MOST)), bandwidth)
         else:
             network = _FittedNetwork(bandwidth=bandwidth, launch_s=max(0.0, float(latency)))
     most = 1 / _reached(link, scenario.calibration.at_nodes(scenario.cluster.num_nodes))
+    # A fraction a little above 1 is noise, and a faster NIC would be said of it.
     if most < network.bandwidth < OFF * most:
         network = network._replace(bandwidth=most)
     return network._replace(spread=float(np.exp(np.abs(np.log(times_s(network) / wanted)).max())))
@@ -342,6 +348,7 @@ class _MeasuredProof:
         """Yield the nodes that compute for longer than the others."""
         typical_s = median_low(self.nodes_s)
         for node, node_s in enumerate(self.nodes_s):
+            # Beside the others, so that compute that is off everywhere is not said of every node again.
             if node_s > OFF * typical_s:
                 factor = node_s / typical_s
                 text = f"{factor:.3g} times as slow as the others ({format_seconds(node_s)} a step)"
@@ -352,6 +359,7 @@ class _MeasuredProof:
     def network(self, scenario: Scenario) -> Iterator[JudgedPart]:
         """Yield latency and bandwidth inside a node, where it is measured, then between nodes."""
         several = scenario.cluster.num_nodes > 1
+        # Inside first: messages of all ranks pass these links, too.
         links: dict[str, Link] = {"intra_node": "intra_node", "world": "inter_node" if several else "intra_node"}
         for group, link in links.items():
             asked = [message for message in self.proof.messages if message.group == group]
@@ -410,6 +418,7 @@ class _MeasuredProof:
         """Return a step, measured and as it was predicted, or as it is in a scenario."""
         values = self._times[run.name, "step"]
         seconds, interval_s = (run.predicted_s, run.interval_s) if start is None else predicted(run, start)
+        # A median would leave out the one step of a period that exchanges.
         measured_s = median(values) if run.period == 1 else fmean(values)
         return Comparison(series=run.name, label=run.title, measured=measured_s, predicted=seconds, interval=interval_s)
 
@@ -435,5 +444,6 @@ def _with_slow_node(node: int, factor: float, scenario: Scenario) -> Scenario:
 
 def _with_kernels(made: Mapping[str, KernelTime], scenario: Scenario) -> Scenario:
     calibration = scenario.calibration
+    # Intervals of other times of these kernels say nothing of the measured ones.
     known = {key: ends for key, ends in calibration.intervals.items() if not key.startswith("kernels.")}
     return replace(scenario, calibration=replace(calibration, kernels={**calibration.kernels, **made}, intervals=known))

@@ -59,14 +59,14 @@ class PublishedRows:
         """
         return tuple(row for row in self.rows if row.source.startswith(source) and row.fits(wanted))
 
-    def one(self, source: str, **wanted: object) -> PublishedRow:
+    def only(self, source: str, **wanted: object) -> PublishedRow:
         """Return the only row that `select` finds."""
-        found = self.select(source, **wanted)
-        if len(found) != 1:
+        rows = self.select(source, **wanted)
+        if len(rows) != 1:
             raise SimnetError(
-                f"{'/'.join(FILE)}: {len(found)} rows of {source!r} with {wanted}: need one; restore the file"
+                f"{'/'.join(FILE)}: {len(rows)} rows of {source!r} with {wanted}: need one; restore the file"
             )
-        return found[0]
+        return rows[0]
 
 
 _FACTORS: dict[str, float] = {}
@@ -76,6 +76,7 @@ _FACTORS: dict[str, float] = {}
 @contextmanager
 def varied(factors: Mapping[str, float]) -> Iterator[None]:
     """Multiply the values of these rows, by key, as if another run had given them; fits are made anew inside."""
+    # Global, since sets are functions of files without arguments; clearing the caches makes them read these.
     _FACTORS.update(factors)
     shipped_parts.clear_caches()
     try:

@@ -13,16 +13,16 @@ from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.network_costs import NodesPoint
 from simnet.core import files
 from simnet.core.units import Duration
-from simnet.engine.raw_scenario import RawScenario
+from simnet.engine.scenario import RawScenario
 from simnet.workload.workload import Workload
 
-Given = ParamSpec("Given")
+Arguments = ParamSpec("Arguments")
 Made = TypeVar("Made")
 Numbers = TypeVar("Numbers", bound=msgspec.Struct | dict[str, Any])
 _CLEAR_FUNCTIONS: list[Callable[[], None]] = []
 
 
-def cached(function: Callable[Given, Made]) -> Callable[Given, Made]:
+def cached(function: Callable[Arguments, Made]) -> Callable[Arguments, Made]:
     """Cache the results of a function of shipped files, which do not change while a process runs."""
     with_cache = cache(function)
     _CLEAR_FUNCTIONS.append(with_cache.cache_clear)
@@ -57,27 +57,27 @@ class PublishedNetwork:
 @cached
 def cluster(name: str, num_nodes: int | None = None) -> Cluster:
     """Return a shipped cluster, with another number of nodes if given."""
-    found = RawScenario(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
-    whole = found.converted(Cluster)
+    raw = RawScenario(data={"name": name, **files.read("clusters", name)}, origins={(): f"clusters/{name}.toml"})
+    whole = raw.converted(Cluster)
     return replace(whole, num_nodes=num_nodes) if num_nodes else whole
 
 
 @cached
 def calibration(name: str) -> Calibration:
     """Return a shipped calibration."""
-    found = RawScenario(
+    raw = RawScenario(
         data={"name": name, **files.read("calibrations", name)}, origins={(): f"calibrations/{name}.toml"}
     )
-    return found.converted(Calibration)
+    return raw.converted(Calibration)
 
 
 def unfitted(name: str, **neutral: object) -> Calibration:
     """Return a shipped calibration with all links at their nominal rate, and with these attributes replaced."""
-    found = replace(calibration(name), by_nodes=(), libraries={}, **neutral)
+    calibration_of_links = replace(calibration(name), by_nodes=(), libraries={}, **neutral)
     for key in ("efficiency", "overlap_efficiency"):
         for link in ("intra_node", "inter_node"):
-            found = with_value(found, f"{link}.{key}", 1.0)
-    return found
+            calibration_of_links = with_value(calibration_of_links, f"{link}.{key}", 1.0)
+    return calibration_of_links
 
 
 def workload_from_compute_time(gradients: str, compute_s: float, batch: int, optimizer_s: float = 0.0) -> Workload:
@@ -111,7 +111,10 @@ def with_value(whole: Numbers, key: str, value: float) -> Numbers:
     if isinstance(old, tuple):
         points = {point.nodes: point for point in old}
         point = points.get(int(item), NodesPoint(nodes=int(item)))
-        new = tuple(one for _, one in sorted((points | {int(item): with_value(point, inner, value)}).items()))
+        new = tuple(
+            changed_point
+            for _, changed_point in sorted((points | {int(item): with_value(point, inner, value)}).items())
+        )
     elif isinstance(old, dict):
         new = old | {item: with_value(old[item], inner, value) if inner else KernelTime(s_per_element=Duration(value))}
     elif rest:
@@ -126,13 +129,13 @@ def value_of(whole: msgspec.Struct | Mapping[str, float], key: str) -> float:
     if isinstance(whole, Mapping):
         return whole[key]
     name, _, rest = key.partition(".")
-    found = getattr(whole, _attribute(whole, name))
+    part = getattr(whole, _attribute(whole, name))
     item, _, inner = rest.partition(".")
-    if isinstance(found, tuple):
-        return value_of(next(point for point in found if point.nodes == int(item)), inner)
-    if isinstance(found, dict):
-        return value_of(found[item], inner) if inner else float(found[item].s_per_element)
-    return value_of(found, rest) if rest else float(found)
+    if isinstance(part, tuple):
+        return value_of(next(point for point in part if point.nodes == int(item)), inner)
+    if isinstance(part, dict):
+        return value_of(part[item], inner) if inner else float(part[item].s_per_element)
+    return value_of(part, rest) if rest else float(part)
 
 
 def _attribute(whole: msgspec.Struct, name: str) -> str:

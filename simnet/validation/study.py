@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Literal
 
-from simnet.calibration.fit import Fit, Values, relative_error
+from simnet.calibration.fit import Fit, Values
 from simnet.cluster.hardware import Calibration
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals
@@ -24,8 +24,8 @@ FIRST_GUESS = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedValue:
-    """The fit of one number.
+class FreeNumber:
+    """A number of a study that rows tell.
 
     Attributes:
         key: dotted key, as in a calibration file.
@@ -64,7 +64,7 @@ class Study:
         measured: published value of a row, in SI units.
         series: series of a row, which has a mean error of its own.
         label: name of a row in tables.
-        fits: made in this order, each with the results of the previous ones.
+        fits: numbers that are fitted in this order, each with the results of the previous ones.
         held_out: rows to predict, which no fit uses.
         known_range: factors between which the model itself says that the value of a row lies, at 90 %.
         grows: whether that range is what a calibration says of rows beyond the numbers of nodes that it was fitted on:
@@ -76,7 +76,7 @@ class Study:
     measured: Callable[[PublishedRow], float]
     series: Callable[[PublishedRow], str]
     label: Callable[[PublishedRow], str]
-    fits: tuple[FittedValue, ...] = ()
+    fits: tuple[FreeNumber, ...] = ()
     held_out: tuple[PublishedRow, ...] = ()
     known_range: Callable[[PublishedRow], tuple[float, float]] = lambda _: (1.0, 1.0)
     grows: bool = False
@@ -84,23 +84,24 @@ class Study:
     @cached_property
     def fitted(self) -> Any:
         """The calibration after all fits."""
-        found = self.initial
-        for fit in self.fits:
-            found = _fit_one(self, found, fit)
-        return found
+        calibration = self.initial
+        for number in self.fits:
+            calibration = _fit_one(self, calibration, number)
+        return calibration
 
     @property
     def train(self) -> tuple[PublishedRow, ...]:
         """Rows that a fit uses."""
-        return tuple(row for fit in self.fits for row in fit.rows)
+        return tuple(row for number in self.fits for row in number.rows)
 
     def refitted(self, rows: Iterable[PublishedRow]) -> "Study":
         """Return the study with these rows for each of its fits."""
         known = tuple(rows)
-        return replace(self, fits=tuple(replace(fit, rows=known) for fit in self.fits))
+        return replace(self, fits=tuple(replace(number, rows=known) for number in self.fits))
 
     def predicting(self, rows: Iterable[PublishedRow]) -> "Study":
         """Return the study that predicts those of these rows that none of its fits uses."""
+        # What was fitted is met by construction, and would flatter the mean error.
         return replace(self, held_out=tuple(row for row in rows if row not in self.train))
 
     def fixed(self, calibration: Any = None, **changes: Any) -> "Study":
@@ -109,13 +110,16 @@ class Study:
 
     def solved(self, rows: Sequence[PublishedRow], first_guess: Values, make: Callable[[Values], Any]) -> "Study":
         """Return the study whose calibration, made of free values, meets these rows best: all values at once."""
-        found = Fit(
+        return self.fixed(make(self.fit_to(rows, first_guess, make).solve()))
+
+    def fit_to(self, rows: Sequence[PublishedRow], free: Values, make: Callable[[Values], Any]) -> Fit[PublishedRow]:
+        """Return the fit of free values, of which a calibration is made, to these rows."""
+        return Fit(
             rows=rows,
             times=[self.measured(row) for row in rows],
             model=lambda values, some: [self.predict(make(values), row) for row in some],
-            free=dict(first_guess),
+            free=dict(free),
         )
-        return self.fixed(make(found.solve()))
 
     def value(self, key: str) -> float:
         """Return a number of the fitted calibration, in SI units."""
@@ -124,7 +128,7 @@ class Study:
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """All fitted numbers."""
-        return tuple(fit.parameter(self.fitted) for fit in self.fits)
+        return tuple(number.parameter(self.fitted) for number in self.fits)
 
     @cached_property
     def predictions(self) -> tuple[Prediction, ...]:
@@ -186,20 +190,15 @@ def all_predictions(studies: Iterable[Study]) -> tuple[Prediction, ...]:
     return tuple(prediction for study in studies for prediction in study.predictions)
 
 
-def _fit_one(study: Study, calibration: Any, given: FittedValue) -> Any:
-    def predict(value: float, rows: Sequence[PublishedRow]) -> list[float]:
-        return [study.predict(with_value(calibration, given.key, value), row) for row in rows]
+def _fit_one(study: Study, calibration: Any, number: FreeNumber) -> Any:
+    # A time is linear in the inverse of a rate, so the solver of least squares needs few steps.
+    is_rate = number.how == "least squares"
 
-    measured = [study.measured(row) for row in given.rows]
-    if given.how == "least squares":
-        # A time is linear in the inverse of a rate, so the solver needs few steps.
-        inverse = Fit(
-            rows=given.rows, times=measured, model=lambda values, rows: predict(1 / values["inverse"], rows),
-            free={"inverse": 1 / FIRST_GUESS},
-        ).solve()["inverse"]  # fmt: skip
-        return with_value(calibration, given.key, 1 / inverse)
-    found = Fit(
-        rows=given.rows, times=measured, model=lambda values, rows: predict(values["value"], rows),
-        free={"value": FIRST_GUESS}, bounds={"value": given.bounds},
-    )  # fmt: skip
-    return with_value(calibration, given.key, found.meet_mean(relative_error)["value"])
+    def with_number(value: float) -> Any:
+        return with_value(calibration, number.key, 1 / value if is_rate else value)
+
+    fit = study.fit_to(number.rows, {number.key: 1 / FIRST_GUESS if is_rate else FIRST_GUESS},
+                       lambda values: with_number(values[number.key]))  # fmt: skip
+    if is_rate:
+        return with_number(fit.solve()[number.key])
+    return with_number(replace(fit, bounds={number.key: number.bounds}).zero_mean_error())

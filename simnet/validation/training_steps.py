@@ -14,7 +14,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.validation.lab.strategy_spec import MIB, StrategySpec
+from simnet.validation.strategy_spec import MIB, StrategySpec
 
 OUTSIDE, MIN_VALUES = 0.05, 6
 """Error probability of the interval of a median, and the fewest values that have such an interval."""
@@ -87,29 +87,31 @@ def predict_points(
         SimnetError: there is no such step, several models and no choice, or a NIC of unknown bandwidth.
     """
     steps = measured_steps(files)
-    models = sorted({str(one.labels.get("model")) for one, _ in steps})
+    models = sorted({str(series.labels.get("model")) for series, _ in steps})
     chosen = model or (models[0] if len(models) == 1 else None)
     if chosen not in models:
         raise SimnetError(f"validate: --model {model}: the measured models are {', '.join(models) or 'none'}; name one")
-    mine = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
-    return [predict_point(scenario, series, setup) for series, setup in watched(mine)]
+    of_model = [(series, setup) for series, setup in steps if series.labels.get("model") == chosen]
+    return [predict_point(scenario, series, setup) for series, setup in watched(of_model)]
 
 
 def with_nic(whole: MeasurementFile, nic_bytes_per_s: float | None) -> MeasurementFile:
     """Return a file with the bandwidth of a node's NICs where it does not say it."""
     if nic_bytes_per_s is None or all(setup.nic_bytes_per_s is not None for setup in whole.setups):
         return whole
-    setups = [one if one.nic_bytes_per_s else replace(one, nic_bytes_per_s=nic_bytes_per_s) for one in whole.setups]
+    setups = [
+        setup if setup.nic_bytes_per_s else replace(setup, nic_bytes_per_s=nic_bytes_per_s) for setup in whole.setups
+    ]
     return replace(whole, setups=tuple(setups))
 
 
 def measured_steps(files: Sequence[MeasurementFile]) -> list[MeasuredStep]:
     """Return the measured steps of training, each with its setup."""
     return [
-        (one, file.setups[one.setup])
+        (series, file.setups[series.setup])
         for file in files
-        for one in file.series
-        if (one.kind, one.name) == ("training", "step")
+        for series in file.series
+        if (series.kind, series.name) == ("training", "step")
     ]
 
 
@@ -127,6 +129,7 @@ def predict_point(scenario: Scenario, series: Series, setup: Setup, *, with_mode
     """
     there = scenario_of_step(scenario, series, setup)
     result = simulate(there, with_model_error=with_model_error)
+    # Not what a step without messages takes: their CPU time stays.
     without = simulate(replace(with_endless_nics(there), run=replace(there.run, draws=0)))
     return TrainedPoint.of(
         series,
@@ -155,6 +158,7 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
             "--nic-gbit-per-s"
         )
     calibration = scenario.calibration
+    # A shaper adds to what the link has; the calibration's latency, if there is one, stands for the link's.
     if setup.nic_latency_s:
         calibrated = calibration.inter_node.alpha_s
         known = cluster.inter_node.alpha_s if calibrated is None else calibrated

@@ -55,21 +55,19 @@ class ModelParts(NamedTuple):
 
 @lru_cache(maxsize=64)
 def parts_of(tensors: tuple[Tensor, ...], cap_bytes: Size | None, bytes_per_element: int) -> ModelParts:
-    """Return the parts of a model: its blocks by the names of tensors, or parts of a size.
+    """Return the parts of a model, whose tensors are in the order of backward: its blocks by name, or parts of a size.
 
-    A block is what has a number in its name: "layers.0", "encoder.layers.encoder_layer_0".
-
-    Args:
-        tensors: in the order of backward.
-        cap_bytes: a part ends when its tensors reach this size; None cuts by names.
-        bytes_per_element: of the tensors.
+    A block is what has a number in its name: "layers.0", "encoder.layers.encoder_layer_0". With `cap_bytes` a part
+    ends when its tensors reach this size, whatever their names.
     """
-    if not tensors or any(one.shape is None for one in tensors):
+    if not tensors or any(tensor.shape is None for tensor in tensors):
         raise SimnetError(
             "workload: needs the shapes of the tensors, since sharding cuts each of them; give "
             "workload.gradients, or a shape with each of workload.tensors"
         )
-    names = _by_size(tensors, cap_bytes, bytes_per_element) if cap_bytes else [block_of(one.name) for one in tensors]
+    names = (
+        _by_size(tensors, cap_bytes, bytes_per_element) if cap_bytes else [block_of(tensor.name) for tensor in tensors]
+    )
     if not any(names):
         raise SimnetError(
             "workload.tensors: no name has the number of a block, such as 'layers.0.weight', so that sharding cannot "
@@ -95,9 +93,9 @@ def block_of(name: str) -> str:
 
 def _by_size(tensors: Sequence[Tensor], cap_bytes: float, width: int) -> list[str]:
     names, number, size = [], 0, 0.0
-    for one in tensors:
+    for tensor in tensors:
         names.append(f"part {number}")
-        size += one.num_elements * width
+        size += tensor.num_elements * width
         if size >= cap_bytes:
             number, size = number + 1, 0.0
     return names
@@ -108,26 +106,28 @@ def _grouped(tensors: Sequence[Tensor], names: Sequence[str]) -> ModelParts:
     members: dict[str, list[Tensor]] = {}
     segments: list[tuple[str, float]] = []
     places: dict[str, int] = {}
-    for one, name in zip(tensors, names, strict=True):
-        members.setdefault(name, []).append(one)
+    for tensor, name in zip(tensors, names, strict=True):
+        members.setdefault(name, []).append(tensor)
+        # A block is gathered once in backward; the root again in each of the places where it is used.
         if name in places and (name or segments[-1][0] == name):
             place = places[name]
-            segments[place] = (name, segments[place][1] + one.backward_fraction)
+            segments[place] = (name, segments[place][1] + tensor.backward_fraction)
         else:
             places[name] = len(segments)
-            segments.append((name, one.backward_fraction))
+            segments.append((name, tensor.backward_fraction))
     numbers = {name: number for number, name in enumerate(members)}
     return ModelParts(
-        parts=tuple(ModelPart(name, tuple(found)) for name, found in members.items()),
+        parts=tuple(ModelPart(name, tuple(members_of_part)) for name, members_of_part in members.items()),
         segments=tuple(BackwardSegment(numbers[name], fraction) for name, fraction in segments),
         owners=tuple(numbers[name] for name in names),
         root=numbers.get(""),
     )
 
 
+# Every candidate of a search asks for the same parts on the same shards.
 @lru_cache(maxsize=4096)
 def _padded_elements(tensors: tuple[Tensor, ...], num_shards: int) -> float:
-    return sum(map(float, (_padded(one, num_shards) for one in tensors)))
+    return sum(map(float, (_padded(tensor, num_shards) for tensor in tensors)))
 
 
 def _padded(tensor: Tensor, num_shards: int) -> int:

@@ -1,10 +1,12 @@
 """Gradients into buckets, each reduced by one exchange, as PyTorch's DDP and the schemes of the papers cut them."""
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
@@ -51,14 +53,9 @@ class LinearCost(Struct, frozen=True, kw_only=True):
 
 
 def build(strategy: Bucketing, step: Step, exchange_cost: LinearCost) -> tuple[Bucket, ...]:
-    """Return the buckets of a strategy in the order in which they become ready.
+    """Return the buckets of a strategy in the order in which they become ready; `exchange_cost` is for "mg_wfbp" alone.
 
     DDP's state from the second iteration on is meant: in the first one all gradients are one bucket.
-
-    Args:
-        strategy: its `bucketing` and `bucket_cap` decide.
-        step: the gradients.
-        exchange_cost: time of an exchange by its bytes, read only by "mg_wfbp".
     """
     if strategy.bucketing == "fused":
         return (Bucket(index=0, num_elements=step.num_elements, backward_fraction=1.0, shapes=_shapes(step.tensors)),)
@@ -177,3 +174,32 @@ def _waits(elements: float, step: Step, exchange_cost: LinearCost, begin_s: floa
         return True
     still_waiting = begin_s > next_ready_s or next_ready_s - begin_s < exchange_cost.start_up_s
     return still_waiting and next_ready_s < _end_s(elements, step, exchange_cost, begin_s)
+
+
+Cut = Literal["elements", "rows", "columns"]
+"""Along what a matrix (first dimension, all others) is cut: "elements" where a system knows no matrices."""
+
+
+def longest_piece(bucket: Bucket, count: int, cut: Cut) -> Bucket:
+    """Return the longest of `count` pieces of a bucket; equal ones where the shapes of its tensors are not known.
+
+    As `binsgdm.compressors.topologies` cuts it tensor by tensor: matrices along rows or columns where a system knows
+    matrices, else elements; all pieces of a tensor differ by at most one of these, and the first is the longest.
+    """
+    if count == 1:
+        return bucket
+    if bucket.shapes is None:
+        return replace(bucket, num_elements=bucket.num_elements / count)
+    shapes = tuple(_longest(shape, count, cut) for shape in bucket.shapes)
+    return replace(bucket, num_elements=float(sum(map(math.prod, shapes))), shapes=shapes)
+
+
+def _longest(shape: tuple[int, ...], count: int, cut: Cut) -> tuple[int, ...]:
+    rows = shape[0] if shape else 1
+    columns = math.prod(shape[1:])
+    if len(shape) > 1 and rows * columns:
+        if cut == "rows" and rows >= count:
+            return (-(-rows // count), *shape[1:])
+        if cut == "columns" and columns >= count:
+            return rows, -(-columns // count)
+    return (-(-math.prod(shape) // count),)

@@ -114,6 +114,7 @@ class GpuMemory(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True)
             return None
         if self.total_bytes > (1 - RESERVE) * self.gpu_bytes:
             return False
+        # With a part missing it is certain that the rest is too much, and never that all of it fits.
         return None if self.unknown else True
 
 
@@ -127,9 +128,9 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
     A workload without `memory` has parameters in the number format of its gradients, and the state of the optimizer
     that its compute rows or its work name; its activations are not known.
     """
-    optimizer, given = _optimizer(workload, cluster), workload.memory
+    optimizer, measured = _optimizer(workload, cluster), workload.memory
     update = UPDATE_COPIES[optimizer] if optimizer else 0
-    if given is None:
+    if measured is None:
         state = None if optimizer is None else STATE_COPIES[optimizer] * step.gradient_bytes
         return ModelMemory(
             parameters=step.gradient_bytes,
@@ -139,12 +140,12 @@ def of_model(workload: Workload, cluster: Cluster, step: Step) -> ModelMemory:
             activations=None,
         )
     return ModelMemory(
-        parameters=float(given.parameters),
-        gradients=float(given.gradients),
-        optimizer=EIGHT_BIT_STATE * step.num_elements if given.adam == "8bit" else float(given.optimizer),
-        update=update * given.gradients if given.adam == "foreach" else 0.0,
-        activations=given.kept_per_sample(workload.checkpointing) * step.samples,
-        gradient_as_bucket_view=given.gradient_as_bucket_view,
+        parameters=float(measured.parameters),
+        gradients=float(measured.gradients),
+        optimizer=EIGHT_BIT_STATE * step.num_elements if measured.adam == "8bit" else float(measured.optimizer),
+        update=update * measured.gradients if measured.adam == "foreach" else 0.0,
+        activations=measured.kept_per_sample(workload.checkpointing) * step.samples,
+        gradient_as_bucket_view=measured.gradient_as_bucket_view,
     )
 
 
@@ -152,6 +153,7 @@ def _optimizer(workload: Workload, cluster: Cluster) -> Optimizer | None:
     """Return the optimizer that a workload names for the cluster's GPU; None if it names none."""
     if workload.work is not None:
         return workload.work.optimizer
+    # Without a GPU in the cluster rows of any GPU name the same optimizer, or none is meant.
     named = {row.optimizer for row in workload.compute if row.gpu == (cluster.gpu or row.gpu)}
     return named.pop() if len(named) == 1 else None
 
@@ -168,16 +170,15 @@ def in_buckets(model: ModelMemory) -> RankMemory:
 
 
 def at_peak(rank: RankMemory, model: ModelMemory, step: Step, gpu_bytes: float | None = None) -> GpuMemory:
-    """Return what a rank holds when that is most.
+    """Return what a rank holds when that is most, with the activations of the model, beside the memory of its GPU.
 
-    Args:
-        rank: what the strategy holds.
-        model: has the activations.
-        step: has the order in which gradients become ready, and micro-batches: with several of them gradients are
-            there from the first one on, else backward makes them while it frees activations.
-        gpu_bytes: memory of the GPU, if it is known.
+    With several micro-batches gradients are there from the first one on; else backward makes them, in the order of the
+    step's tensors, while it frees activations.
     """
-    most = max(_moments(rank, model, step), key=lambda one: one.gradients + one.activations + one.gathered + one.update)
+    most = max(
+        _moments(rank, model, step),
+        key=lambda moment: moment.gradients + moment.activations + moment.gathered + moment.update,
+    )
     unknown = {"optimizer state": rank.optimizer is None, "activations": model.activations is None}
     return GpuMemory(
         parameters=rank.parameters,
@@ -209,14 +210,17 @@ def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_Held
     yield _HeldAt("optimizer", rank.gradients, 0.0, 0.0, rank.update)
     activations, accumulates = model.activations or 0.0, step.micro_batches > 1
     left, made, most = 1.0, 0.0, -1.0
+    # When backward begins no gradient of this micro-batch is there, and every activation.
     held = _HeldAt("backward", 0.0, activations, 0.0, 0.0)
     for number, (elements, fraction) in enumerate(_made_in_backward(step)):
         made += elements / step.num_elements
+        # Earlier micro-batches have left gradients of all tensors, to which this one adds.
         gradients = rank.gradients if accumulates else rank.gradients * made
         gathered = rank.gathered[number] if rank.gathered else 0.0
         kept = left * activations
         if (total := gradients + gathered + kept) > most:
             most, held = total, _HeldAt("backward", gradients, kept, gathered, 0.0)
+        # Fractions may sum to a little more than 1 by rounding.
         left = max(left - fraction, 0.0)
     yield held
 
@@ -224,6 +228,6 @@ def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_Held
 def _made_in_backward(step: Step) -> Iterator[tuple[float, float]]:
     """Yield elements and fraction of backward of each tensor; of a total, of many equal pieces."""
     if step.tensors:
-        yield from ((one.num_elements, one.backward_fraction) for one in step.tensors)
+        yield from ((tensor.num_elements, tensor.backward_fraction) for tensor in step.tensors)
     else:
         yield from [(step.num_elements / PIECES, 1 / PIECES)] * PIECES

@@ -84,11 +84,11 @@ class KernelCost(Struct, frozen=True, kw_only=True):
 
     def seconds(self, calibration: Calibration, num_elements: float, num_vectors: float = 1) -> float:
         """Return its time over `num_elements` of all vectors together [s]."""
-        own, each = calibration.kernels.get(self.name), self.bytes_of_each(num_vectors)
-        if own is not None:
-            return own.seconds(num_elements, num_elements / num_vectors)
-        if (found_s := self._stand_in_s(calibration, num_elements, num_vectors)) is not None:
-            return found_s
+        calibrated, each = calibration.kernels.get(self.name), self.bytes_of_each(num_vectors)
+        if calibrated is not None:
+            return calibrated.seconds(num_elements, num_elements / num_vectors)
+        if (stand_in_s := self._stand_in_s(calibration, num_elements, num_vectors)) is not None:
+            return stand_in_s
         if calibration.memory_bytes_per_s is None or num_elements <= 0:
             return 0.0
         efficiency = 1.0 if self.is_streaming else calibration.codec_efficiency
@@ -113,12 +113,9 @@ class KernelCost(Struct, frozen=True, kw_only=True):
     def other_options(
         self, calibration: Calibration, options: Mapping[str, object], timed_as: TimedAs = SystemOptions
     ) -> str:
-        """Return how its timed options differ from these, "bits=4, not bits=8"; empty where none of these does.
+        """Return how the options that were timed differ from a strategy's, "bits=4, not bits=8"; "" where none does.
 
-        Args:
-            calibration: has the timed options.
-            options: of the strategy.
-            timed_as: makes of timed options what can be compared with these.
+        `timed_as` makes of timed options what can be compared with these.
         """
         timed = self.timed(calibration)
         timed_options = timed_as(timed.options) if timed is not None and timed.options else SystemOptions()

@@ -45,14 +45,10 @@ def _in_format(work: Work, wanted: str) -> Work:
 def price(
     workload: Workload, cluster: Cluster, calibration: Calibration, convolutions: float | None, num_elements: float
 ) -> tuple[float, float, float, tuple[str, ...]]:
-    """Return the seconds of forward, backward and optimizer, and how they came about.
+    """Return the seconds of forward, backward and optimizer of a workload that has work, and how they came about.
 
-    Args:
-        workload: that has work.
-        cluster: names the GPU.
-        calibration: has the optimizer's time or the memory's bandwidth; else that of the data sheet counts.
-        convolutions: see `roofline.attained`.
-        num_elements: of all parameters.
+    The optimizer takes its time in the calibration, or moves its bytes at the calibration's or the data sheet's memory
+    bandwidth. `convolutions` is as in `roofline.attained`.
 
     Raises:
         SimnetError: the cluster names no GPU of the table, or this has not the number format.
@@ -60,14 +56,16 @@ def price(
     work, batch = work_to_price(workload, cluster), workload.batch_per_rank
     assert work is not None
     gpu = _gpu(work.precision, workload, cluster)
-    forward, backward = (
-        roofline.estimate(flops * batch, num_bytes * batch, gpu, work.precision, convolutions)
+    attained = roofline.attained(work.precision, convolutions)
+    forward_s, backward_s = (
+        roofline.ideal_s(flops * batch, num_bytes * batch, gpu, work.precision) / attained.share
         for flops, num_bytes in ((work.forward_flops, work.forward_bytes), (work.backward_flops, work.backward_bytes))
     )
     if calibration.memory_bytes_per_s is None:
+        # A calibration of another card may lack it; the data sheet names the peak.
         calibration = replace(calibration, memory_bytes_per_s=gpu.memory_bytes_per_s)
     update_s = optimizer_s(calibration, work.optimizer, num_elements)
-    return forward.seconds, backward.seconds, update_s, (_note(work, gpu, batch, forward.attained),)
+    return forward_s, backward_s, update_s, (_note(work, gpu, batch, attained),)
 
 
 def _note(work: Work, gpu: GpuModel, batch: int, attained: roofline.Attained) -> str:

@@ -8,7 +8,7 @@ every published MFU, count once.
 """
 
 from functools import cache
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -57,20 +57,6 @@ class Attainments(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     plain: Attained
 
 
-class RooflineTime(NamedTuple):
-    """An estimated time.
-
-    Attributes:
-        seconds: the estimate [s].
-        factors: its 90 % interval, as factors.
-        attained: the share that it rests on.
-    """
-
-    seconds: float
-    factors: tuple[float, float]
-    attained: Attained
-
-
 @cache
 def attainments() -> Attainments:
     """Read the shares that published trainings attain."""
@@ -79,15 +65,11 @@ def attainments() -> Attainments:
 
 
 def attained(precision: str, convolutions: Fraction | None) -> Attained:
-    """Return the share that work attains.
-
-    Args:
-        precision: number format of its products.
-        convolutions: fraction of convolutions in its products, 0 to 1; None where that is not known.
-    """
+    """Return the share that work attains; `convolutions` is their fraction of its products, None where not known."""
     every = attainments()
     if precision == PLAIN_PRECISION:
         return every.plain
+    # Convolutions attain less than products of matrices; without shapes the share of both together counts.
     if convolutions is None:
         return every.either
     return every.convolutions if convolutions > 0.5 else every.products
@@ -96,19 +78,3 @@ def attained(precision: str, convolutions: Fraction | None) -> Attained:
 def ideal_s(flops: float, num_bytes: float, gpu: GpuModel, precision: str) -> float:
     """Return the time at the peaks of the data sheet [s]."""
     return flops / gpu.peak_in(precision) + num_bytes / gpu.memory_bytes_per_s
-
-
-def estimate(
-    flops: float, num_bytes: float, gpu: GpuModel, precision: str, convolutions: float | None = None
-) -> RooflineTime:
-    """Return the estimated time of work on a GPU.
-
-    Args:
-        flops: of products, convolutions and attention.
-        num_bytes: that all other operators read and write.
-        gpu: that it runs on.
-        precision: number format of the products.
-        convolutions: see `attained`.
-    """
-    share = attained(precision, convolutions)
-    return RooflineTime(ideal_s(flops, num_bytes, gpu, precision) / share.share, share.factors, share)

@@ -17,8 +17,11 @@ from simnet.workload import priced_work, roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
+# A larger count is a slip: each tensor is an object, and buckets are made tensor by tensor.
 MAX_TENSORS = 100_000
+# Of the ratio of two batches; why, says `scaling_range`.
 SCALING_EXPONENT = 0.5
+# Convolutions have sides of some ten at most; matrices of experts, stacked, of hundreds or more.
 MAX_KERNEL_SIDE = 64
 
 
@@ -98,6 +101,7 @@ def resolve(workload: Workload, cluster: Cluster, calibration: Calibration) -> S
     total = _num_elements(workload, tensors)
     forward_s, backward_s, update_s, notes = _compute(workload, cluster, calibration, tensors, flops)
     if workload.checkpointing and workload.memory and workload.memory.checkpointed:
+        # Blocks that were not kept run their forward again within backward.
         backward_s += workload.checkpointing * workload.memory.checkpointed.recomputed * forward_s
     factor, spread = workload.compute_factor, calibration.compute_spread
     return Step(
@@ -156,17 +160,17 @@ def _num_elements(workload: Workload, tensors: tuple[Tensor, ...]) -> float:
 
 def _gradients(workload: Workload) -> tuple[tuple[Tensor, ...], tuple[float, float] | None]:
     """Return the tensors in ready order, and the FLOPs of forward and of backward if a gradients file counts them."""
-    given = {
+    sources = {
         "gradients": workload.gradients is not None,
         "tensors": bool(workload.tensors),
         "gradient": workload.gradient_bytes is not None,
         "num_elements": workload.num_elements is not None,
     }
-    named = [key for key, is_given in given.items() if is_given]
+    named = [key for key, is_there in sources.items() if is_there]
     if len(named) != 1:
         raise SimnetError(
             f"{workload.label}: {' and '.join(named) or 'no gradients'}: must be given once; give one of "
-            f"{', '.join(given)}"
+            f"{', '.join(sources)}"
         )
     if workload.gradients is not None:
         name = workload.gradients
@@ -223,7 +227,7 @@ class GradientsFile(Struct, frozen=True):
 
 @lru_cache(maxsize=32)
 def _from_file(name: str, _: tuple[int, ...]) -> tuple[tuple[Tensor, ...], tuple[float, float]]:
-    """Read a gradients file, made by studies/export_models.py, once for each state of it."""
+    """Read a gradients file, made by evidence/studies/export_models.py, once for each state of it."""
     path = files.gradients_path(name)
     data = schema.decode(GradientsFile, files.read_bytes(path), files.label(path))
     total = sum(flops for _, _, flops in data.tensors)
@@ -261,6 +265,7 @@ def _compute(
     rows = _matching_rows(workload, cluster)
     step_s, note = _step_time(rows, workload.batch_per_rank)
     update_s = optimizer_s(calibration, rows[0].optimizer, num_elements)
+    # A measured step ends with its optimizer, which strategies may shard or replace: it is timed apart.
     compute_s = step_s - (update_s if rows[0].includes_optimizer else 0.0)
     if not math.isfinite(step_s):
         raise SimnetError(
@@ -271,6 +276,7 @@ def _compute(
             f"{workload.label}: a step of {step_s:.3g} s is shorter than its optimizer ({update_s:.3g} s): "
             "check memory_bandwidth and the compute row"
         )
+    # Backward multiplies twice for each product of forward: by the weights, and by the inputs.
     forward_part = flops[0] / sum(flops) if flops else 1 / 3
     return compute_s * forward_part, compute_s * (1 - forward_part), update_s, (note,)
 
@@ -279,7 +285,7 @@ def convolutions_in(tensors: tuple[Tensor, ...]) -> float | None:
     """Return the fraction of backward until gradients of kernels of convolutions; None where shapes are missing."""
     if not tensors or any(tensor.shape is None for tensor in tensors):
         return None
-    return sum(one.backward_fraction for one in tensors if _is_of_convolution(one.shape or ()))
+    return sum(tensor.backward_fraction for tensor in tensors if _is_of_convolution(tensor.shape or ()))
 
 
 def _is_of_convolution(shape: Shape) -> bool:
@@ -306,6 +312,7 @@ def _matching_rows(workload: Workload, cluster: Cluster) -> tuple[ComputeTime, .
         raise SimnetError(
             f"{workload.label}: no compute time in {precision!r} on {cluster.gpu}: it has {', '.join(known)}"
         )
+    # A published step also holds what its own framework does beside the model.
     measured = [row for row in rows if row.kind == "measured"]
     rows = sorted(measured or rows, key=lambda row: row.batch)
     for row, other in pairwise(rows):
@@ -344,6 +351,7 @@ def compute_interval(workload: Workload, cluster: Cluster) -> tuple[float, float
     nearest = min(rows, key=lambda row: abs(row.batch - workload.batch_per_rank))
     smallest = rows[0].batch
     ranges = [nearest.interval or (1.0, 1.0), scaling_range(smallest, min(smallest, workload.batch_per_rank))]
+    # The error of the row and that of scaling are independent, so their logarithms add in squares.
     low, high = (math.exp(math.hypot(*(math.log(ends[side]) for ends in ranges))) for side in (0, 1))
     return None if low == high == 1 else (1 / low, min(high, MAX_SPREAD))
 

@@ -48,8 +48,8 @@ class Gradient(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: str = ""
 
     def __post_init__(self) -> None:
-        given = [self.num_elements, self.num_bytes, self.shape]
-        if sum(one is not None for one in given) != 1:
+        sizes = [self.num_elements, self.num_bytes, self.shape]
+        if sum(size is not None for size in sizes) != 1:
             raise ValueError("num_elements: must be given once; give one of num_elements, bytes and shape")
         if self.num_bytes is not None and self.num_bytes < 1:
             raise ValueError(f"bytes: {self.num_bytes.text()!r}: must be at least 1 B")
@@ -85,6 +85,7 @@ class ComputeTime(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     source: str
 
     def __post_init__(self) -> None:
+        # Rows are matched by name, and people write "A100" for "A100-80GB".
         force_setattr(self, "gpu", full_gpu_name(self.gpu))
         if (self.step_s is None) == (self.samples_per_s is None):
             raise ValueError("step: must be given once; give step or samples_per_s")
@@ -172,12 +173,13 @@ class StepMemory(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
         Backward begins with the last blocks, whose activations were kept; of the others one at a time runs again.
         """
-        found = self.checkpointed
-        if found is None or checkpointing == 0:
+        checkpointed = self.checkpointed
+        if checkpointed is None or checkpointing == 0:
             return float(self.activations_per_sample)
-        of_blocks = self.activations_per_sample - found.activations_per_sample
+        of_blocks = self.activations_per_sample - checkpointed.activations_per_sample
         kept = self.activations_per_sample - checkpointing * of_blocks
-        return max(kept, self.activations_per_sample - of_blocks + of_blocks / found.blocks)
+        # However many are kept, one block that runs again needs its activations whole.
+        return max(kept, self.activations_per_sample - of_blocks + of_blocks / checkpointed.blocks)
 
 
 class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):

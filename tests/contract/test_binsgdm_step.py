@@ -69,7 +69,7 @@ def real(scheme: Scheme, rounding: Rounding, layout: tuple[int, int], monkeypatc
     copy_each = worker.copy_each
 
     def gathered(targets: Any, sources: Any) -> None:
-        trace.append(("gather_gradients", sum(one.numel() for one in sources), 1))
+        trace.append(("gather_gradients", sum(source.numel() for source in sources), 1))
         copy_each(targets, sources)
 
     monkeypatch.setattr(worker, "copy_each", gathered)

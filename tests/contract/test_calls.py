@@ -5,6 +5,7 @@ import json
 import math
 import shlex
 import warnings
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +36,8 @@ from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.zero import ShardedUpdate, Zero1, Zero2
 from simnet.workload.workload import Workload
 from tests.helpers import contract_steps as steps
-from tests.helpers.contract_steps import Layout
+from tests.helpers.contract_steps import Layout, ShardedModel, simulated_step
 from tests.helpers.recorded_steps import recorded
-from tests.helpers.sharded_models import ShardedModel, simulated_step
 from tests.helpers.step_forms import StepForm, form_of_program, form_of_recording, unrolled
 
 with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of what torch itself does
@@ -62,7 +62,7 @@ class InOrder(ShardedModel):
 
 def test_every_built_in_strategy_has_a_call() -> None:
     for variants in KNOWN.values():
-        assert all(calls(one) for one in variants)
+        assert all(calls(variant) for variant in variants)
     assert calls(RecordedStep(file="step.json")) == ()
 
 
@@ -95,7 +95,7 @@ def run(strategy: AnyStrategy, layout: Layout) -> tuple[torch.nn.Module, torch.o
         "ZeroRedundancyOptimizer": ZeroRedundancyOptimizer,
     }  # fmt: skip
     # The dense stage ends by a criterion of the variance, which a few steps do not meet.
-    *first, last = (one.replace("OneBitAdam(", "OneBitAdam(dense_steps=1, params=") for one in calls(strategy))
+    *first, last = (call.replace("OneBitAdam(", "OneBitAdam(dense_steps=1, params=") for call in calls(strategy))
     exec("\n".join(first), given)
     given.setdefault("optimizer", torch.optim.SGD(given["model"].parameters(), lr=1e-3))
     exec(last, given)
@@ -136,27 +136,32 @@ def forms(strategy: Strategy, recording: dict[str, Any]) -> tuple[StepForm, Step
 
 def without_small_sizes(form: StepForm) -> StepForm:
     """Leave out the bytes of flags, which hold checksums, too, and of signs, which are padded to words."""
-    sent = [one._replace(num_bytes=0.0) if one.num_bytes < 1000 else one for one in form.sent]
+    sent = [message._replace(num_bytes=0.0) if message.num_bytes < 1000 else message for message in form.sent]
     return form._replace(sent=tuple(sent))
 
 
-def chosen() -> list[Any]:
-    """Return the first and the last setting of each system, and one of each topology between."""
-    found: dict[str, AnyStrategy] = {}
+def by_family() -> list[Any]:
+    """Return settings of each system, one of each topology: the first of a system, and where all is run the others."""
+    chosen: list[Any] = []
     for name, variants in KNOWN.items():
         if name.split()[0] in NOT_HERE:
             continue
-        kept = {tuple(calls(one))[-1].split("bucket_cap_mb")[0]: one for one in reversed(variants)}
-        for one in kept.values():
-            is_one_collective = isinstance(one, DenseAllReduce) and one.algorithm == "hierarchical"
-            needs_nccl = "bf16_compress_hook" in str(calls(one))
-            runs = not calls(one)[0].startswith("#") and not needs_nccl and not is_one_collective
-            if runs:
-                found[f"{name}: {len(found)}"] = small(one)
-    return [pytest.param(one, id=name) for name, one in found.items()]
+        by_call = {tuple(calls(variant))[-1].split("bucket_cap_mb")[0]: variant for variant in reversed(variants)}
+        runnable = [variant for variant in by_call.values() if runs_here(variant)]
+        for variant in runnable:
+            marks = () if variant is runnable[-1] else pytest.mark.slow
+            chosen.append(pytest.param(small(variant), id=f"{name}: {len(chosen)}", marks=marks))
+    return chosen
 
 
-@pytest.mark.parametrize("strategy", chosen())
+def runs_here(strategy: AnyStrategy) -> bool:
+    """Tell whether a call is a script of torch and binsgdm alone, without NCCL, whose step has the simulated form."""
+    is_one_collective = isinstance(strategy, DenseAllReduce) and strategy.algorithm == "hierarchical"
+    text = calls(strategy)
+    return not text[0].startswith("#") and "bf16_compress_hook" not in str(text) and not is_one_collective
+
+
+@pytest.mark.parametrize("strategy", by_family())
 def test_the_call_gives_the_simulated_step(strategy: AnyStrategy) -> None:
     real, simulated = forms(strategy, record(strategy, LAYOUT))
     assert real == simulated
@@ -168,7 +173,7 @@ def test_the_call_of_a_hierarchical_all_reduce_takes_the_simulated_time(dtype: A
     """It is one collective in `simnet`, and three messages in the step, whose parts take as long together."""
     strategy = DenseAllReduce(algorithm="hierarchical", wire_dtype=dtype)
     recording = record(strategy, LAYOUT)
-    assert [(one.kind, one.group) for one in form_of_recording(recording).sent] == [
+    assert [(message.kind, message.group) for message in form_of_recording(recording).sent] == [
         ("all_to_all", (2, 1)), ("all_reduce", (2, 2)), ("all_gather", (2, 1)),
     ]  # fmt: skip
     source = {"how": "record", "compute": "counted"}
@@ -214,18 +219,17 @@ def read_by_megatron(flags: str) -> Sharding:
 
 def read_by_deepspeed(config: str) -> Sharding:
     """Return what DeepSpeed does with a configuration: `communication_data_type` of its engine."""
-    given = json.loads(config)
-    params = next((dtype for dtype in ("bf16", "fp16") if given.get(dtype, {}).get("enabled")), "fp32")
-    zero = given["zero_optimization"]
+    content = json.loads(config)
+    params = next((dtype for dtype in ("bf16", "fp16") if content.get(dtype, {}).get("enabled")), "fp32")
+    zero = content["zero_optimization"]
     assert zero["stage"] == 2
     assert zero["reduce_bucket_size"] == zero["allgather_bucket_size"]
-    reduced = given.get("communication_data_type") or params
+    reduced = content.get("communication_data_type") or params
     return reduced, params, zero.get("overlap_comm", False), False, zero["reduce_bucket_size"]
 
 
+@pytest.mark.parametrize(("reduced", "gathered"), list(product([None, "bf16", "fp16", "fp32"], repeat=2)))
 @pytest.mark.parametrize("workload_dtype", ["fp32", "bf16"])
-@pytest.mark.parametrize("gathered", [None, "bf16", "fp16", "fp32"])
-@pytest.mark.parametrize("reduced", [None, "bf16", "fp16", "fp32"])
 def test_flags_of_a_framework_are_the_simulated_settings_or_say_that_there_are_none(
     reduced: Any, gathered: Any, workload_dtype: Any
 ) -> None:

@@ -1,14 +1,18 @@
-"""What `simnet measure gpu` writes is what `simnet measure gpu --card` reads."""
+"""What `simnet measure gpu` and the tests of a card write is what `simnet measure gpu --card` reads."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from tests.helpers.needs import needs
 
 needs("torch")
-
 from binsgdm.bench import kernels
 from binsgdm.bench.gpu.parts import PARTS
 from binsgdm.bench.gpu.run import CardRun
-from simnet.calibration import card_folder
+from simnet.calibration import card_folder, measurement_file
 from simnet.calibration import kernels as timed
+from tests.gpu.conftest import Checks
 from tests.helpers import card_samples
 
 
@@ -35,3 +39,26 @@ def test_card_json_is_read_as_it_is_written(tmp_path) -> None:
     assert read.missing()["models"] == "failed: out of memory"
     assert read.about.notes == ("shared",)
     assert card_folder.versions_text(read).startswith("torch 2.11.0, triton 3.6.0, cuda 13.0, nccl 2.28")
+
+
+def report(name: str, outcome: str, when: str = "call") -> Any:
+    said = {"passed": outcome == "passed", "failed": outcome == "failed", "longreprtext": "E  3 of 5\nE  bits differ"}
+    return SimpleNamespace(nodeid=f"tests/gpu/test_some_kernels.py::{name}", when=when, **said)
+
+
+def test_each_test_function_is_a_check_of_the_card(tmp_path: Path) -> None:
+    checks = Checks(tmp_path / "checks.json")
+    for name, outcome, when in (
+        ("test_bits_are_equal[a]", "passed", "setup"),
+        ("test_bits_are_equal[a]", "passed", "call"),
+        ("test_bits_are_equal[b]", "failed", "call"),
+        ("test_nothing_hangs", "passed", "call"),
+        ("test_two_cards", "skipped", "setup"),
+    ):
+        checks.pytest_runtest_logreport(report(name, outcome, when))
+    checks.pytest_sessionfinish()
+    file = measurement_file.read(tmp_path / "checks.json")
+    assert [(check.name, check.count, check.passed, check.detail) for check in file.checks] == [
+        ("some kernels: bits are equal", 2, False, "b E 3 of 5 E bits differ"),
+        ("some kernels: nothing hangs", 1, True, ""),
+    ]

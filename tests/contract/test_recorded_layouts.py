@@ -82,9 +82,9 @@ def layouts(script: Callable[[], object], *nodes: int) -> tuple[RecordedLayout, 
 def sent(layout: RecordedLayout) -> list[tuple[str, int, int, float]]:
     groups = layout.groups
     return [
-        (one.kind, groups[one.group].size, groups[one.group].stride, one.message_bytes)
-        for one in layout.operations
-        if one.kind != "compute"
+        (operation.kind, groups[operation.group].size, groups[operation.group].stride, operation.message_bytes)
+        for operation in layout.operations
+        if operation.kind != "compute"
     ]
 
 
@@ -94,7 +94,7 @@ def test_groups_and_messages_are_those_of_a_recording_there(script: Callable[[],
     source = step_file.StepSource(how="record")
     step = step_file.StepFile(format="simnet-step", version=1, source=source, recordings=tuple(two))
     found = at_layout(step, 8, PER_NODE, "step.json")
-    assert [one[:3] for one in sent(found)] == [one[:3] for one in sent(wanted)]
+    assert [message[:3] for message in sent(found)] == [one[:3] for one in sent(wanted)]
     # BinSGDM rounds up to 32 values a rank; the resized step has the least padding of its recordings.
     padding_bytes = 4 * 32 * wanted.world_size if script is one_bit else 0
     for mine, theirs in zip(sent(found), sent(wanted), strict=True):

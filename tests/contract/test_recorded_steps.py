@@ -9,15 +9,17 @@ import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
-from binsgdm.compressors.registry import SYSTEMS
+from binsgdm import BinSGDM
+from binsgdm.compressors.registry import BUILT_IN, SYSTEMS
+from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.strategies import STRATEGIES
 from simnet.strategies.one_bit_adam import CHECKSUM_BYTES
 from tests.helpers import contract_steps as steps
-from tests.helpers.contract_steps import CAP_BYTES, CAP_MB
+from tests.helpers.contract_steps import CAP_BYTES, CAP_MB, LAYOUTS
 from tests.helpers.step_forms import StepForm
 
-LAYOUTS = [(2, 1), (2, 2), (3, 2), pytest.param((4, 8), marks=pytest.mark.slow)]
 CAP = f"{CAP_BYTES} B"
+QUICK = ((2, 1), (3, 2), (2, 2))
 OPTIONS = [
     ("one_bit_sgd", {}),
     ("sign_sgd", {}),
@@ -55,11 +57,11 @@ TOPOLOGIES = [
 ]
 
 
-# Every system with one rank a node and on uneven nodes, and in turn on one of the others.
+# Every system on one layout in turn; where all is run, on three.
 BY_PAIRS = [
-    pytest.param(name, options, layout, marks=pytest.mark.slow if layout == (4, 8) else ())
+    pytest.param(name, options, layout, marks=() if layout == QUICK[number % 3] else pytest.mark.slow)
     for number, (name, options) in enumerate(OPTIONS + TOPOLOGIES)
-    for layout in ((2, 1), (3, 2), ((2, 2), (4, 8))[number % 2])
+    for layout in (*QUICK[:2], (QUICK[2], (4, 8))[number % 2])
 ]
 
 
@@ -70,7 +72,7 @@ def test_a_system_does_what_is_simulated(name, options, layout):
     is_hops = steps.is_hop_of_marsit(options.get("topology"), layout) if name == "marsit" else lambda _: False
     real, simulated = steps.forms(steps.strategy(name, bucket_cap=CAP, **options), recording, is_hops)
     assert real == simulated
-    assert len({one.ready for one in real.sent}) >= 2  # buckets, the first during backward
+    assert len({message.ready for message in real.sent}) >= 2  # buckets, the first during backward
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -79,7 +81,7 @@ def test_ddp_does_what_is_simulated(layout, micro_batches):
     recording = steps.of_system("dense", {}, layout, micro_batches=micro_batches)
     real, simulated = steps.forms(steps.strategy("all_reduce", bucket_cap=CAP), recording)
     assert real == simulated
-    assert [one.kind for one in real.sent] == ["all_reduce"] * 2
+    assert [message.kind for message in real.sent] == ["all_reduce"] * 2
 
 
 def test_torchs_hook_does_what_is_simulated():
@@ -93,7 +95,7 @@ def test_torchs_hook_does_what_is_simulated():
     recording = steps.record(script, (2, 2))
     real, simulated = steps.forms(steps.strategy("all_reduce", bucket_cap=CAP, wire_dtype="fp16"), recording)
     assert real == simulated
-    assert sum(one.num_bytes for one in real.sent) == recording["gradient_bytes"] / 2
+    assert sum(message.num_bytes for message in real.sent) == recording["gradient_bytes"] / 2
 
 
 def test_every_system_is_recorded_in_every_topology():
@@ -173,7 +175,7 @@ PLANTED = {
     "another collective": lambda streams: streams["group 3"][0].update(kind="all_to_all"),
     "no wait for backward": lambda streams: streams["group 2"][0].update(after=[]),
     "no wait for the message before": lambda streams: streams["group 3"][0].update(after=[[0, 1]]),
-    "an optimizer that does not wait": lambda streams: [one.update(after=[]) for one in streams["compute"]],
+    "an optimizer that does not wait": lambda streams: [operation.update(after=[]) for operation in streams["compute"]],
     "one message more": lambda streams: streams["group 3"].append(dict(streams["group 3"][-1])),
     "an exchange that waits for all of backward": lambda streams: streams["group 2"][0]["after"].append([0, 4]),
 }
@@ -187,3 +189,16 @@ def test_a_planted_mistake_is_found(mistake):
     assert real == wanted
     PLANTED[mistake]({stream["name"]: stream["operations"] for stream in recording["streams"]})
     assert steps.forms(simulated, recording)[0] != wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "real"),
+    [
+        *((system.name, system) for system in BUILT_IN if system.name != "dense"),
+        ("binsgdm", BinSGDM),
+        ("one_bit_adam", OneBitAdam),
+    ],
+)
+def test_a_system_has_one_title(name: str, real: type) -> None:
+    simulated = {strategy.__struct_config__.tag: strategy.title for strategy in STRATEGIES}
+    assert simulated[name] == real.title

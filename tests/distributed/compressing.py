@@ -14,11 +14,11 @@ from binsgdm.comm.consistency import check_replicas
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from binsgdm.parallel.ddp import attach_one_bit_adam
 from binsgdm.parallel.ddp_hook import GradientExchange, compress_gradients
-from studies import stacked
-from studies.stacked import AveragedGradients, systems_of
 from tests.distributed.small_model import RANKS_PER_NODE, WORLD_SIZE, loss, model
 from tests.gpu.replicas import num_wrong_with_system
+from tests.helpers import stacked
 from tests.helpers.launch import of_all, rank_of_gloo
+from tests.helpers.stacked import AveragedGradients, systems_of
 
 STEPS = 4
 SEED = 11
@@ -148,7 +148,7 @@ def train_stacked(name: str, options: dict[str, Any]) -> list[torch.Tensor]:
         for rank in range(WORLD_SIZE):
             module.zero_grad()
             loss(module, rank, step).backward()
-            of_ranks.append(torch.cat([one.flatten() for one in _gradients(module)]))
+            of_ranks.append(torch.cat([gradient.flatten() for gradient in _gradients(module)]))
         stack.step(torch.stack(of_ranks))
     torch.set_num_threads(cores)
     return [parameter.detach() for parameter in parameters]
@@ -192,7 +192,9 @@ def train_wrapped(
                 # In one step of three ranks use different branches, in the others the same.
                 branch = ((step + (rank if step % 3 == 2 else 0)) % 2) if setting.has_unused else None
                 module(torch.randn(5, 6, generator=generator), branch).square().mean().backward()
-        found.append([torch.zeros(1) if one.grad is None else one.grad.clone() for one in module.parameters()])
+        found.append(
+            [torch.zeros(1) if parameter.grad is None else parameter.grad.clone() for parameter in module.parameters()]
+        )
         optimizer.step()
     return found
 

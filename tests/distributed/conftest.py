@@ -7,12 +7,12 @@ import pytest
 
 @pytest.fixture(scope="module")
 def results(request, tmp_path_factory):
-    """Return what rank 0 has left of the module that tests name as LAUNCHED."""
+    """Return what rank 0 has left of this module, or of the one that it names as LAUNCHED."""
     import torch
 
     from tests.helpers.launch import launch, once
 
-    launched = request.module.LAUNCHED
+    launched = getattr(request.module, "LAUNCHED", request.module)
 
     def make(folder: Path) -> None:
         launch(launched.work, str(folder), nprocs=launched.WORLD_SIZE)

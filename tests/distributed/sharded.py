@@ -181,7 +181,7 @@ def train_compressed(rank: int, mesh: Any, system: str) -> tuple[list[torch.Tens
             saved, optimizer = copy.deepcopy(exchange.state_dict()), torch.optim.SGD(model.parameters(), lr=0.125)
             exchange = binsgdm.compress_replicas(optimizer, mesh, system, **settings)
             exchange.load_state_dict(saved)
-    return [one.full_tensor().detach() for one in model.parameters()], sent
+    return [parameter.full_tensor().detach() for parameter in model.parameters()], sent
 
 
 def work(rank: int, folder: str) -> None:
@@ -360,7 +360,7 @@ def control_of_system(system: str) -> list[torch.Tensor]:
 
 def _means(ends: list[Any], of_nodes: list[list[Any]], local: int, step: int) -> dict[int, torch.Tensor]:
     """Return the mean of each gradient's shard of one local rank."""
-    mine = [[_piece(one, local) for one in gradients if one is not None] for gradients in of_nodes]
+    mine = [[_piece(gradient, local) for gradient in gradients if gradient is not None] for gradients in of_nodes]
     found: dict[int, torch.Tensor] = {}
     for index, numbers in enumerate(_buckets([one.numel() for one in mine[0]])):
         shapes = tuple(tuple(mine[0][number].shape) for number in numbers)

@@ -9,6 +9,8 @@ import torch
 
 from tests.distributed import compressing
 
+pytestmark = pytest.mark.slow
+
 LAUNCHED = compressing
 
 

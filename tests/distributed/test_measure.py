@@ -15,6 +15,8 @@ from binsgdm.bench.training import OF_RANKS, PHASES
 from simnet.calibration.measurement_file import read
 from tests.helpers.launch import exit_code, launch, meeting_point, once, output_to
 
+pytestmark = pytest.mark.slow
+
 WORLD_SIZE, RANKS_PER_NODE = 4, 2
 SERIES_OF_TRAINING = 1 + len(PHASES) + len(OF_RANKS) * WORLD_SIZE
 """The step and its phases, of the slowest rank; and what each rank has of its own."""
@@ -88,16 +90,11 @@ def test_every_rank_ends_alike_and_only_the_first_writes_and_tells(measured):
     )
 
 
-def test_the_layout_is_told(measured):
-    setup = read(measured[0] / "collectives.json").setups[0]
-    assert (setup.backend, setup.device, setup.num_nodes, setup.ranks_per_node) == ("gloo", "cpu", 2, 2)
-    assert (setup.ranks_on_machine, setup.threads_per_rank, setup.nic_bytes_per_s) == (4, 1, 125e6)
-
-
 def test_every_collective_is_measured_in_every_group_as_strategies_send_it(measured):
     labels = ("group", "dtype", "group_size", "num_groups", "message_bytes")
     found = {
-        (one.name, *(one.labels[label] for label in labels)) for one in read(measured[0] / "collectives.json").series
+        (series.name, *(series.labels[label] for label in labels))
+        for series in read(measured[0] / "collectives.json").series
     }
     groups = {"world": (4, 1), "intra_node": (2, 2), "inter_node": (2, 2)}
     sent = (("world", "uint8"), ("inter_node", "uint8"), ("intra_node", "uint8"), ("intra_node", "float32"))
@@ -155,5 +152,5 @@ def test_backward_is_measured_alone_and_beside_each_collective(measured):
 def test_kernels_and_models_are_measured_by_all_ranks_at_once(measured):
     assert {one.labels["kernels"] for one in read(measured[0] / "kernels.json").series} == {"torch", "cpu"}
     assert len(read(measured[0] / "model.json").series) == 4 + 8
-    decoded = [one for one in read(measured[0] / "kernels.json").series if one.name == "qsgd_decode"]
+    decoded = [series for series in read(measured[0] / "kernels.json").series if series.name == "qsgd_decode"]
     assert [one.labels["num_vectors"] for one in decoded] == [WORLD_SIZE]

@@ -12,6 +12,8 @@ from binsgdm.compressors.registry import SYSTEMS
 from tests.distributed import over_nccl, ranks
 from tests.helpers.launch import launch, once
 
+pytestmark = pytest.mark.slow
+
 SECONDS = 90
 """Far above what a case takes, far below the two minutes after which a rank would give up."""
 

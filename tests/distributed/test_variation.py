@@ -47,15 +47,15 @@ def others_s(found: Mapping[str, Any]) -> float:
 @pytest.mark.timed
 @pytest.mark.parametrize("source", SOURCES)
 def test_the_slow_rank_is_named_with_its_factor(source: str, trained: Path) -> None:
-    found = fitted(trained, source)
-    assert len(found["ranks"]) == WORLD_SIZE
-    assert found["num_steps"] >= STEPS
-    slow = found["ranks"][SLOW_RANK]
+    fit = fitted(trained, source)
+    assert len(fit["ranks"]) == WORLD_SIZE
+    assert fit["num_steps"] >= STEPS
+    slow = fit["ranks"][SLOW_RANK]
     assert (slow["node"], slow["local_rank"]) == divmod(SLOW_RANK, RANKS_PER_NODE)
     assert slow["is_slow"]
-    assert slow["factor"] == pytest.approx(1 + LONGER_S / others_s(found), rel=NOISE)
-    assert max(one["factor"] for one in found["ranks"] if one is not slow) < slow["factor"] - NOISE
-    written = [one for one in found["faults"] if one["kind"] == "slow_rank" and one["node"] == SLOW_RANK // 2]
+    assert slow["factor"] == pytest.approx(1 + LONGER_S / others_s(fit), rel=NOISE)
+    assert max(one["factor"] for one in fit["ranks"] if one is not slow) < slow["factor"] - NOISE
+    written = [fault for fault in fit["faults"] if fault["kind"] == "slow_rank" and fault["node"] == SLOW_RANK // 2]
     assert [one["compute_slowdown"] for one in written] == [pytest.approx(slow["factor"], abs=1e-3)]
 
 
@@ -73,4 +73,4 @@ def test_the_faults_are_those_that_a_scenario_takes(trained: Path, tmp_path: Pat
     assert asked.exit_code == 0, asked.output
     late = json.loads(asked.stdout)["result"]["waits"]["late"]
     assert late[0]["rank"] == SLOW_RANK
-    assert "slow_rank" in {one["kind"] for one in faults}
+    assert "slow_rank" in {fault["kind"] for fault in faults}

@@ -77,7 +77,7 @@ def train(system: str, folder: Path, **options: Any) -> list[list[float]]:
             if compresses:
                 compress_gradients(module, system, **options)
             module(torch.linspace(-1, 1, 12).view(2, 6)).square().sum().backward()
-            found.append(torch.cat([one.grad.flatten() for one in module.parameters()]).tolist())
+            found.append(torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).tolist())
         return found
     finally:
         dist.destroy_process_group()
@@ -318,4 +318,4 @@ def test_options_that_do_not_fit_their_annotations_are_refused_before_measuring(
     ],
 )
 def test_options_that_fit_or_are_of_no_kind_that_is_known_are_taken(text: str, given: dict[str, Any]) -> None:
-    assert choices.choice(text, "--system").given == given
+    assert choices.choice(text, "--system").options == given

@@ -295,6 +295,7 @@ def test_a_package_that_cannot_be_loaded_is_told_at_the_key_that_names_its_strat
     assert "the package that provides it cannot be loaded (ModuleNotFoundError: No module named 'not_there')" in said
 
 
+@pytest.mark.slow
 def test_a_package_that_is_installed_brings_its_real_system(installed: Path) -> None:
     needs("torch")
     assert python(REAL, installed).split("\n")[0] == "Half precision True"

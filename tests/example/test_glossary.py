@@ -62,10 +62,3 @@ def test_options_use_these_words() -> None:
         name for _, command in commands.commands(cli, "simnet") for param in command.params for name in param.opts
     ]
     assert refused([option.replace("-", "_") for option in options]) == {}
-
-
-def test_a_refused_word_is_found() -> None:
-    assert refused(["num_workers", "allreduce_s", "rank", "planes"]) == {
-        "num_workers": "rank",
-        "allreduce_s": "all_reduce",
-    }

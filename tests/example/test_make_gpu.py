@@ -90,22 +90,15 @@ def test_the_first_python_with_cuda_measures_and_calibrates(tmp_path):
     assert done.stderr.startswith("make gpu: a Python of the test (python3.12)")
 
 
-def test_a_python_that_is_named_comes_first(tmp_path):
-    machine = Machine(tmp_path, venv="cuda", python3="cuda")
-    named = machine.add(tmp_path / "mine", "cuda")
+@pytest.mark.parametrize(("kind", "measures"), [("cuda", "named"), ("cpu", "python3")])
+def test_a_python_that_is_named_comes_first_where_it_can_measure(kind, measures, tmp_path):
+    machine = Machine(tmp_path, venv="cuda", python3="cuda") if kind == "cuda" else Machine(tmp_path, python3="cuda")
+    named = machine.add(tmp_path / "named", kind)
     done = machine.run(PYTHON=str(named))
     assert done.returncode == 0
-    assert machine.done()[0] == f"mine: {MEASURED}"
-    assert "taking another" not in done.stderr
-
-
-def test_a_python_that_is_named_and_cannot_measure_is_told(tmp_path):
-    machine = Machine(tmp_path, python3="cuda")
-    named = machine.add(tmp_path / "mine", "cpu")
-    done = machine.run(PYTHON=str(named))
-    assert done.returncode == 0
-    assert f"make gpu: {named} is no Python from 3.11 on whose torch has CUDA: taking another" in done.stderr
-    assert machine.done()[0] == f"python3: {MEASURED}"
+    assert machine.done()[0] == f"{measures}: {MEASURED}"
+    refusal = f"make gpu: {named} is no Python from 3.11 on whose torch has CUDA: taking another"
+    assert (refusal in done.stderr) == (kind == "cpu")
 
 
 TESTS = (
@@ -113,18 +106,13 @@ TESTS = (
 )
 
 
-def test_the_card_is_tested_before_it_is_measured(tmp_path):
+@pytest.mark.parametrize("code", [0, 1])
+def test_the_card_is_tested_before_it_is_measured_whatever_the_tests_say(code, tmp_path):
     machine = Machine(tmp_path, python3="cuda")
-    assert machine.run().returncode == 0
+    done = machine.run(TEST_CODE=str(code))
+    assert done.returncode == code
     assert machine.done(tests=True) == [f"python3: all cards: {TESTS}", f"python3: {MEASURED}", f"python3: {MADE}"]
-
-
-def test_a_test_that_fails_is_told_and_the_card_is_measured_all_the_same(tmp_path):
-    machine = Machine(tmp_path, python3="cuda")
-    done = machine.run(TEST_CODE="1")
-    assert done.returncode == 1
-    assert "make gpu: tests have failed on this card: do not trust its times" in done.stderr
-    assert machine.done() == [f"python3: {MEASURED}", f"python3: {MADE}"]
+    assert ("make gpu: tests have failed on this card: do not trust its times" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize(

@@ -95,16 +95,6 @@ def test_what_is_not_ready_is_refused_in_one_line(
     assert said in done.stderr
 
 
-def test_a_version_is_released_once(clone: Path) -> None:
-    git(clone, "tag", f"v{VERSION}")
-    try:
-        done = release(clone, "--dry-run")
-    finally:
-        git(clone, "tag", "-d", f"v{VERSION}")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"v{VERSION}: is there already" in done.stderr
-
-
 def test_the_conda_recipe_agrees_with_the_project() -> None:
     import jinja2
 

@@ -30,9 +30,9 @@ NO_VALUE = {
 
 @pytest.mark.parametrize("name", CALIBRATIONS)
 def test_every_value_of_a_shipped_calibration_has_an_interval(name: str) -> None:
-    given = files.read("calibrations", name)
-    build(Calibration, {"name": name, **given}, name)
-    assert sorted(_without_interval(given)) == []
+    file = files.read("calibrations", name)
+    build(Calibration, {"name": name, **file}, name)
+    assert sorted(_without_interval(file)) == []
 
 
 def _without_interval(given: dict[str, object]) -> Iterator[str]:
@@ -71,20 +71,9 @@ def _points(given: dict[str, object]) -> Iterator[tuple[str, dict[str, object]]]
             yield f"{name} by_nodes {point['nodes']}", point
 
 
-def test_a_value_without_an_interval_is_found() -> None:
-    given = {
-        "intervals": {"poll_cost": [0.9, 1.1]},
-        "poll_cost": "1 us",
-        "message_cost": "1 us",
-        "inter_node": {"efficiency": 0.5},
-    }
-    given |= {"by_nodes": [{"nodes": 2, "efficiency": 0.4, "latency": "1 us", "intervals": {"efficiency": [0.9, 1.1]}}]}
-    assert sorted(_without_interval(given)) == ["by_nodes 2: latency = 1 us", "message_cost"]
-
-
 @pytest.mark.parametrize("name", files.names("workloads"))
 def test_every_compute_row_of_a_shipped_workload_has_an_interval(name: str) -> None:
-    given = build(Workload, {"name": name, **files.read("workloads", name)}, name)
-    for row in given.compute:
+    built = build(Workload, {"name": name, **files.read("workloads", name)}, name)
+    for row in built.compute:
         assert row.interval is not None, row
         assert row.interval[0] < 1 < row.interval[1]

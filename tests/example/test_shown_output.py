@@ -23,15 +23,6 @@ def test_a_page_runs_as_written_and_shows_what_its_commands_print(name: str, tmp
     assert run.text == text, f"run: python docs/shown.py --write {name}"
 
 
-def test_the_pages_are_found() -> None:
-    assert {
-        "README.md",
-        "docs/tutorial/first-answer.md",
-        "docs/how-to/stragglers.md",
-        "docs/how-to/lab.md",
-    } <= PAGES.keys()
-
-
 @pytest.mark.parametrize("start", shown.NOT_RUN)
 def test_what_is_not_run_is_shown_by_a_page(start: str) -> None:
     assert any(f"{before}{start}" in text for text in PAGES.values() for before in ("$ ", "    ", "`", "```python\n"))
@@ -103,9 +94,3 @@ def test_scripts_of_a_page_share_names_and_stand_between_its_commands(tmp_path: 
     assert run.text == page(*blocks)
     (reason,) = run.failures.values()
     assert "name 'Path' is not defined" in reason
-
-
-def test_what_installs_is_not_run() -> None:
-    assert shown.commands("$ pip install .\n$ echo a \\\n    b\nshown\n$ . .venv/bin/activate\n") == [
-        "echo a \\\n    b"
-    ]

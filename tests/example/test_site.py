@@ -90,24 +90,3 @@ def test_pages_open_from_a_folder_and_ask_nothing_of_the_network(browser: Any, s
         watched.page.wait_for_load_state("networkidle")
     assert [address for address in watched.requests if not address.startswith(("file:", "data:", "blob:"))] == []
     assert watched.errors == []
-
-
-def test_the_search_finds_a_word_without_a_server(browser: Any, site: Path) -> None:
-    page = Watched(browser).page
-    page.goto((site / "index.html").as_uri())
-    page.keyboard.press("/")
-    page.keyboard.type("crossover")
-    found = page.locator(".md-search-result__item a").first
-    found.wait_for()
-    assert "reference/commands.html" in page.locator(".md-search-result").inner_html()
-
-
-@pytest.mark.parametrize(("scheme", "is_dark"), [("light", False), ("dark", True)])
-def test_the_site_follows_the_theme_of_the_system_on_a_phone_too(
-    browser: Any, site: Path, scheme: str, is_dark: bool
-) -> None:
-    page = Watched(browser, width=390, height=800, color_scheme=scheme).page
-    page.goto((site / "how-to/choose.html").as_uri())
-    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 3 * 128) == is_dark
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -377,7 +377,7 @@ def test_the_committed_page_the_intervals_and_the_shipped_error_of_the_model_are
     known = intervals.model_error(Calibration(kind="published"))
     # Fits end a little elsewhere with other versions of scipy.
     assert known.time == pytest.approx(math.exp(evidence.width("time")), rel=0.01), (
-        "python -m studies.model_error --write"
+        "python -m evidence.studies.model_error --write"
     )
     assert known.speedup == pytest.approx(math.exp(evidence.width("speedup")), rel=0.01)
     assert intervals.model_error(Calibration(kind="estimate")) == known

@@ -138,7 +138,7 @@ def num_wrong_with_system(
         name: of the system.
         given: its options.
     """
-    options = given or ({} if name == "dense" else choices.choice(name, "replicas").given)
+    options = given or ({} if name == "dense" else choices.choice(name, "replicas").options)
     devices = [ranks.device.index] if ranks.device.type == "cuda" else None
     module = DistributedDataParallel(
         ParametersWithGradients(parameters(ranks.device)), device_ids=devices, bucket_cap_mb=BUCKET_MB
@@ -190,7 +190,9 @@ def _means(
     """Return the gradients that the systems of all ranks make in this process, in the same buckets."""
     means: dict[Any, Tensor] = {}
     for context, bucket in layouts:
-        flat: list[Tensor] = [torch.cat([own[one].reshape(-1) for one in bucket.parameters]) for own in given]  # type: ignore[index]
+        flat: list[Tensor] = [
+            torch.cat([own[parameter].reshape(-1) for parameter in bucket.parameters]) for own in given
+        ]  # type: ignore[index]
         protocols = [
             system.mean(replace(bucket, values=values), replace(context, rank=rank))
             for rank, (system, values) in enumerate(zip(systems, flat, strict=True))

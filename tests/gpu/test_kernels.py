@@ -87,7 +87,7 @@ def test_kernels_for_many_tensors_have_the_bits_of_the_reference(
             which.update_shape_pack_(grads, *lists[2], es, gain=2.5, out=shaped_signs, **how),
         ]
         which.unpack_apply_(xs, random_signs, lr=1e-3, weight_decay=0.01)
-        momenta = [one for pair in lists for tensors in pair for one in tensors]
+        momenta = [tensor for pair in lists for tensors in pair for tensor in tensors]
         found.append([*told, *momenta, *es, *us, *random_signs, *shaped_signs, *xs, memory.guards_hold()])
     assert all(same_bits(wanted, got) for wanted, got in zip(*found, strict=True))
 

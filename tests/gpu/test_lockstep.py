@@ -85,7 +85,7 @@ def with_system(name: str, options: dict[str, Any], place: torch.device) -> Tens
     for step in range(1, SYSTEM_STEPS + 1):
         protocols = []
         for rank, system in enumerate(systems):
-            flat = torch.cat([one.reshape(-1) for one in gradients(rank, step, place)])
+            flat = torch.cat([gradient.reshape(-1) for gradient in gradients(rank, step, place)])
             bucket = GradientBucket(values=flat, parameters=tuple(range(len(SHAPES))), shapes=SHAPES)
             protocols.append(system.mean(bucket, RankContext(rank=rank, seed=SEED, step=step, **size)))
         means.append(run_in_lockstep(protocols, A_NODE))
@@ -131,10 +131,10 @@ def num_wrong(name: str, device: torch.device, planted: Any = None) -> int:
     """Return how many tensors of all ranks are not what they are on the CPU, with something planted on the device."""
     run = (CASES | NEAR_CASES | ADAM)[name]
     with planted or nullcontext():
-        found = run(device)
+        answers = run(device)
     wanted = run(CPU)
     judge = {**dict.fromkeys(NEAR_CASES, partial(num_far, tolerance=NEAR)), **dict.fromkeys(ADAM, num_elsewhere)}
-    return sum(judge.get(name, num_different)(one, other) for one, other in zip(wanted, found, strict=True))
+    return sum(judge.get(name, num_different)(one, other) for one, other in zip(wanted, answers, strict=True))
 
 
 def num_elsewhere(wanted: Sequence[Tensor], found: Sequence[Tensor]) -> int:
@@ -197,14 +197,3 @@ def test_what_is_planted_on_the_device_alone_is_found(
         monkeypatch.setattr(host_loops, "is_used_on", lambda _: False)
     case = next(case for case in CASES | NEAR_CASES | ADAM if case.startswith(what))
     assert num_wrong(case, device, mock.patch.object(module, name, value)) > 0
-
-
-def test_one_element_of_a_thousand_may_move_the_other_way_and_nan_is_far() -> None:
-    wanted = [start.detach() + 1.0 for start in parameters(CPU)]
-    found = [one.clone() for one in wanted]
-    found[3].view(-1)[:6] -= 2.0
-    assert num_elsewhere(wanted, found) == 0
-    found[3].view(-1)[6] -= 2.0
-    assert num_elsewhere(wanted, found) == 1
-    one = torch.ones(3)
-    assert num_far([one, one, one], [one + 1e-4, one + 1e-2, one * torch.nan], 1e-3) == 2

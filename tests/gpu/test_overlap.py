@@ -6,7 +6,6 @@ One rank alone on the first card; several are compared in `test_replicas`, and r
 
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -21,16 +20,10 @@ import torch
 import torch.distributed as dist
 
 from binsgdm.comm import groups
-from binsgdm.comm.thread import CommunicationThread
-from binsgdm.compressors.error_feedback import Residuals
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.kernels import streams
-from binsgdm.optimizers.local_steps import _PendingMean
 from binsgdm.optimizers.settings import SCHEMES
-from binsgdm.optimizers.worker import Worker
-from tests.gpu import sanitized
 from tests.gpu.late_training import Late, LateTraining
-from tests.helpers.fake_cuda import fake_cuda
 from tests.helpers.kernel_samples import device as device_name
 from tests.helpers.kernel_samples import same_bits
 
@@ -99,81 +92,8 @@ def test_waits_that_are_taken_away_show(training: Callable[..., LateTraining]) -
     assert not are_equal(wanted, found)
 
 
-@pytest.mark.parametrize("what", ["an update", "a mean", "a loaded state"])
-def test_another_update_another_mean_and_another_state_are_found(
-    training: Callable[..., LateTraining], what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[int] = []
-
-    def is_called(times: int) -> bool:
-        calls.append(1)
-        return len(calls) > times
-
-    if what == "an update":
-        name, apply = "BinSGDM shaped", Worker.apply
-        monkeypatch.setattr(Worker, "apply", lambda *given: None if is_called(20) else apply(*given))
-    elif what == "a mean":
-        name, mean = "DiLoCo fp32", _PendingMean.mean
-        # Of an exchange beside inner steps alone: one in the step has no thread.
-        monkeypatch.setattr(_PendingMean, "mean", lambda one: (one._thread is not None) * 2.0**-20 + mean(one))
-    else:
-        name, put = "ef_sign_sgd resumed", Residuals.put
-        monkeypatch.setattr(Residuals, "put", lambda kept, new: put(kept, {} if is_called(1) else new))
-    in_step, beside = CASES[name]
-    wanted = in_step(training())
-    assert not are_equal(wanted, beside(training()))
-
-
-@pytest.mark.parametrize(("late", "thread"), [("backward", "main"), ("exchange", "exchange"), ("update", "main")])
-def test_what_is_late_waits_where_it_is_done(
-    training: Callable[..., LateTraining], monkeypatch: pytest.MonkeyPatch, late: Late, thread: str
-) -> None:
-    paused = set()
-
-    def note(one: LateTraining, what: Late) -> None:
-        if one.late == what:
-            paused.add("main" if threading.current_thread() is threading.main_thread() else "exchange")
-
-    needs("no GPU")  # on which the threads of backward are autograd's
-    monkeypatch.setattr(LateTraining, "_pause", note)
-    for name in ("DiLoCo one_bit", "BinSGDM shaped", "dense", "ef_sign_sgd resumed"):
-        paused.clear()
-        CASES[name][1](training(late=late))
-        assert paused == {thread}, name
-
-
 def test_pytorchs_sanitizer_finds_no_race() -> None:
     needs("GPU")
     command = [sys.executable, "-m", "tests.gpu.sanitized", "cuda:0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr[-2000:]
-
-
-class Judge:
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, str]] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen.append((threading.current_thread().name, str(func)))
-        return func(*args, **(kwargs or {}))
-
-
-def test_operations_of_every_thread_are_shown_to_the_sanitizer(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("no GPU")
-    fake_cuda(monkeypatch)
-    judge = Judge()
-    with sanitized.watched(judge):
-        torch.ones(2, requires_grad=True).sum().backward()
-        thread = CommunicationThread("test-thread", torch.device("cuda", 1), lambda one: one + 1)
-        thread.submit(torch.ones(2))
-        thread.finish()
-    assert {("MainThread", "aten.sum.default"), ("MainThread", "aten.expand.default")} <= set(judge.seen)
-    assert [one for one in judge.seen if one[0] == "test-thread"] == [("test-thread", "aten.add.Tensor")]
-
-
-@pytest.mark.slow
-def test_the_process_of_the_sanitizer_trains_what_it_is_shown() -> None:
-    needs("no GPU")
-    command = [sys.executable, "-m", "tests.gpu.sanitized", "cpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "\n"), done.stderr[-2000:]

@@ -60,10 +60,10 @@ def row(advice: Advice, name: str) -> RankedSystem:
     return next(row for row in advice.systems if row.name == name)
 
 
-def least_s(settings: typing.Iterable[AnyStrategy], given: Scenario) -> float:
+def least_s(settings: typing.Iterable[AnyStrategy], there: Scenario) -> float:
     """Return the time of the fastest setting, without the code that is tested."""
-    return min(simulate(replace(given, strategy=strategy)).result.iteration_s for strategy in settings)
+    return min(simulate(replace(there, strategy=strategy)).result.iteration_s for strategy in settings)
 
 
-def dense_s(given: Scenario) -> float:
-    return min(least_s(settings, given) for settings in dense_systems("fp32").values())
+def dense_s(there: Scenario) -> float:
+    return min(least_s(settings, there) for settings in dense_systems("fp32").values())

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -29,6 +30,8 @@ Layout = tuple[int, int]
 CAP_BYTES = 1000
 """Closes the first of two buckets of `small_model`."""
 CAP_MB = CAP_BYTES / 2**20
+LAYOUTS = [(3, 2), *(pytest.param(layout, marks=pytest.mark.slow) for layout in ((2, 1), (2, 2), (4, 8)))]
+"""Nodes of several ranks, as many as no power of two; the others where all is run."""
 
 
 def small_model(*, even: bool = False) -> nn.Module:
@@ -120,15 +123,15 @@ def program(simulated: Strategy, recording: dict[str, Any]) -> Program:
 def _step(recording: dict[str, Any]) -> Step:
     tensors = tuple(
         Tensor(
-            num_elements=float(math.prod(one["shape"])),
-            backward_fraction=one["backward_share"],
-            shape=tuple(one["shape"]),
+            num_elements=float(math.prod(gradient["shape"])),
+            backward_fraction=gradient["backward_share"],
+            shape=tuple(gradient["shape"]),
         )
-        for one in recording["gradients"]
+        for gradient in recording["gradients"]
     )
     return Step(
         tensors=tensors,
-        num_elements=sum(one.num_elements for one in tensors),
+        num_elements=sum(tensor.num_elements for tensor in tensors),
         bytes_per_element=4,
         forward_s=1.0,
         backward_s=1.0,
@@ -161,3 +164,49 @@ def forms(
 ) -> tuple[StepForm, StepForm]:
     """Return the recorded and the simulated step in the form in which they are compared."""
     return form_of_recording(recording), form_of_program(program(simulated, recording), is_hops)
+
+
+WIDTH, BLOCKS = 33, 4
+
+
+class ShardedModel(nn.Module):
+    """Blocks whose sizes no number of ranks divides, between two layers of the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.head = nn.Linear(64, WIDTH), nn.Linear(WIDTH, 5)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH, bias=False))
+            for _ in range(BLOCKS)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Go through all layers."""
+        values = self.first(inputs)
+        for block in self.blocks:
+            values = block(values)
+        return self.head(values)
+
+
+def simulated_step(micro_batches: int) -> Step:
+    """Return the model's tensors in the order of backward."""
+    model = ShardedModel()
+    layers = [("head", model.head), ("blocks", model.blocks), ("first", model.first)]
+    named = [
+        (f"{prefix}.{name}", one) for prefix, layer in layers for name, one in list(layer.named_parameters())[::-1]
+    ]
+    tensors = tuple(
+        Tensor(num_elements=float(one.numel()), backward_fraction=1 / len(named), shape=tuple(one.shape), name=name)
+        for name, one in named
+    )
+    return Step(
+        tensors=tensors,
+        num_elements=sum(tensor.num_elements for tensor in tensors),
+        bytes_per_element=4,
+        forward_s=1.0,
+        backward_s=1.0,
+        optimizer_s=1.0,
+        samples=1,
+        micro_batches=micro_batches,
+    )

@@ -111,7 +111,7 @@ class FakeNccl(dist.ProcessGroup):
                 made_in.append(threading.current_thread().name)
             is_world = self is dist.group.WORLD
             if not is_world:
-                calls.append((what, sum(one.numel() for one in tensors), str(tensors[0].dtype)))
+                calls.append((what, sum(tensor.numel() for tensor in tensors), str(tensors[0].dtype)))
             # The host reads what is gathered over the world right away, and there it waits.
             work = FakeWork(FakeNccl.world_patience_s if is_world else self.patience_s)
             self._works = [one for one in self._works if not one.is_completed()] + [work]
@@ -123,12 +123,12 @@ class FakeNccl(dist.ProcessGroup):
     def _check(self, what: str, tensors: Sequence[torch.Tensor]) -> None:
         if self._is_aborted:
             raise dist.DistBackendError(f"NCCL communicator was aborted on rank {self.rank()}.")
-        for one in tensors:
-            if self.card is not None and one.device != self.card:
-                raise BrokenRuleError(f"{what}: a tensor on {one.device}, in a communicator of {self.card}")
-            if one.dtype not in DTYPES:
-                raise BrokenRuleError(f"{what}: input tensor data type is not supported: {one.dtype}")
-            if not one.is_contiguous():
+        for tensor in tensors:
+            if self.card is not None and tensor.device != self.card:
+                raise BrokenRuleError(f"{what}: a tensor on {tensor.device}, in a communicator of {self.card}")
+            if tensor.dtype not in DTYPES:
+                raise BrokenRuleError(f"{what}: input tensor data type is not supported: {tensor.dtype}")
+            if not tensor.is_contiguous():
                 raise BrokenRuleError(f"{what}: tensors must be contiguous")
 
     def _get_backend(self, _device: torch.device) -> "FakeNccl":
@@ -194,8 +194,8 @@ class FakeNccl(dist.ProcessGroup):
 
     def as_batch(self, ops: Sequence[dist.P2POp]) -> list[FakeWork]:
         self._batch = batch = []
-        for one in ops:
-            one.op(one.tensor, one.peer, one.group)
+        for op in ops:
+            op.op(op.tensor, op.peer, op.group)
         self._batch = None
         return [self._enqueue(lambda: [start() for start in batch], "send_recv", ops[0].tensor)]
 

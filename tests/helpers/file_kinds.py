@@ -5,7 +5,6 @@ import json
 import random
 import sqlite3
 import tempfile
-import tomllib
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,17 +16,18 @@ from click.testing import CliRunner
 
 from simnet.cli.main import cli
 from simnet.core import files
-from tests.helpers import nccl_logs, step_files
+from tests.helpers import step_files
 from tests.helpers.mutations import as_json, as_toml, damaged, damaged_bytes
 from tests.helpers.nccl_logs import Run
 from tests.helpers.needs import is_here
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 GOLDEN = Path(__file__).parents[1] / "golden"
+LAB_RUNS = Path(__file__).parents[2] / "evidence/results/lab_campaign"
 MODEL = {"gradients": "./in.json", "forward": "1 ms", "backward": "2 ms", "optimizer": "0 s"}
-TRAINING = GOLDEN / "lab_campaign/training_3x1_2000mbit.json"
+TRAINING = LAB_RUNS / "training_3x1_2000mbit.json"
 IPERF3 = GOLDEN / "calibrate/iperf3_loopback.json"
-LINKS = GOLDEN / "lab_campaign/links_2x1_100mbit.json"
+LINKS = LAB_RUNS / "links_2x1_100mbit.json"
 CLUSTER = {
     **pod()["cluster"],
     "gpu": "A100", "fabric": {"nodes_per_leaf": 1, "oversubscription": 2.0},
@@ -214,12 +214,6 @@ KINDS = {
         others={"pod.toml": pod()},
         commands=("sweep pod.toml --set cluster.num_nodes=1,2 -o out",),
     ),
-    "campaign": Kind(
-        name="lab/campaign.toml",
-        whole=lambda: tomllib.loads((GOLDEN / "lab_campaign/campaign.toml").read_text()),
-        write=as_toml,
-        commands=("lab report lab -o new",),
-    ),
     "measurement": Kind(
         name="in.json", whole=lambda: of_json(LINKS), commands=("calibrate in.json --draws 20 -o new/out",)
     ),
@@ -244,14 +238,6 @@ KINDS = {
     ),
     "nccl-tests in JSON": Kind(
         name="in.json", whole=Run(num_nodes=2).as_json, commands=("calibrate in.json --draws 20 -o new/out",)
-    ),
-    "rccl-tests": Kind(
-        name="in.json", whole=Run(num_nodes=2).as_records, commands=("calibrate in.json --draws 20 -o new/out",)
-    ),
-    "rccl-tests in CSV": Kind(
-        name="in.csv",
-        whole=lambda: nccl_logs.csv_of(Run(num_nodes=2)).encode(),
-        commands=("calibrate in.csv --draws 20 -o new/out",),
     ),
     "iperf3": Kind(
         name="in.json",
@@ -312,4 +298,4 @@ KINDS = {
     ),
 }
 # Commands that refuse even the whole file: it alone is not all that they need.
-NEED_MORE = {"campaign", "training"}
+NEED_MORE = {"training"}

@@ -34,13 +34,13 @@ def num_written(out: Path) -> int:
     undo = out / f"{NAME}-journal"
     try:
         with closing(sqlite3.connect(f"file:{out / NAME}?immutable=1", uri=True)) as database:
-            found = int(database.execute("SELECT count(*) FROM points").fetchone()[0])
-        return 0 if undo.exists() and any(undo.read_bytes()[:8]) else found
+            written = int(database.execute("SELECT count(*) FROM points").fetchone()[0])
+        return 0 if undo.exists() and any(undo.read_bytes()[:8]) else written
     except sqlite3.Error:  # there is none yet, or it is just being written
         return 0
 
 
-def change(out: Path, question: str, *given: object) -> None:
+def change(out: Path, question: str, *arguments: object) -> None:
     """Change a journal by a statement of SQL."""
     with closing(sqlite3.connect(out / NAME)) as database, database:
-        database.execute(question, given)
+        database.execute(question, arguments)

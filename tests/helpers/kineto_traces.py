@@ -81,7 +81,7 @@ def wait(launch: int, stream: int, on_stream: int, on_launch: int) -> Event:
 
 def trace(*events: Event | list[Event], steps: int = 1, **more: Any) -> dict[str, Any]:
     """Return a trace of four ranks on nodes of two GPUs; each step takes 1,000 us of the CPU."""
-    flat = [one for given in events for one in (given if isinstance(given, list) else [given])]
+    flat = [entry for entries in events for entry in (entries if isinstance(entries, list) else [entries])]
     marks = [event("user_annotation", f"ProfilerStep#{n}", 1000 * n, 1000 * (n + 1)) for n in range(steps)]
     groups = [{"pg_name": "0", "pg_size": 4, "ranks": WORLD}, {"pg_name": "1", "pg_size": 2, "ranks": [0, 2]}]
     return {

@@ -109,25 +109,6 @@ class Run:
         algbw = size / time_us / 1e3
         return {"time": time_us, "alg_bw": algbw, "bus_bw": self.bus_ratio * algbw, "nwrong": 0.0}
 
-    def as_records(self) -> list[dict[str, Any]]:
-        """Return the run as `-x` of rccl-tests writes it."""
-        return [
-            {
-                "name": "AllReduce", "nodes": self.num_nodes, "ranks": self.ranks, "ranksPerNode": self.ranks_per_node,
-                "gpusPerRank": 1, "size": size, "type": "float", "redop": "sum", "inPlace": place,
-                "time": half["time"], "algBw": half["alg_bw"], "busBw": half["bus_bw"], "wrong": "0",
-            }
-            for size in (2**power for power in range(3, 3 + SIZES))
-            for place in (0, 1)
-            for half in [self._half(size, place)]
-        ]  # fmt: skip
-
-
-def csv_of(run: Run) -> str:
-    """Return a run as `-x` of rccl-tests writes it in CSV."""
-    records = run.as_records()
-    return "\n".join([",".join(records[0]), *(",".join(f'"{cell}"' for cell in one.values()) for one in records)])
-
 
 def mixed(*runs: Run) -> str:
     """Return the outputs of runs line by line in turn, as where several jobs print to one terminal."""

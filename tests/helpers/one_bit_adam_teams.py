@@ -33,7 +33,7 @@ def team(world_size: int = 4, dtype: torch.dtype = torch.float32, **options: Any
 
 
 def params_of(optimizer: OneBitAdam) -> list[torch.nn.Parameter]:
-    return [one.parameter for one in optimizer.param_states()]
+    return [param_state.parameter for param_state in optimizer.param_states()]
 
 
 def set_gradients(optimizer: OneBitAdam, rank: int, step: int) -> None:
@@ -66,8 +66,8 @@ def tensors(optimizer: OneBitAdam) -> list[torch.Tensor]:
     """Return parameters and all that is kept of them, in order."""
     return [
         torch.as_tensor(value).detach()
-        for one in optimizer.param_states()
-        for value in (one.parameter, *(one.state[name] for name in sorted(one.state)))
+        for param_state in optimizer.param_states()
+        for value in (param_state.parameter, *(param_state.state[name] for name in sorted(param_state.state)))
     ]
 
 

@@ -16,7 +16,7 @@ from simnet.workload.training_step import Step
 NO_STEP = Step(
     tensors=(), num_elements=1.0, bytes_per_element=4, forward_s=0.0, backward_s=0.0, optimizer_s=0.0, samples=1
 )
-MakeExecutor = Callable[..., every_send.Executor]
+MakeExecutor = Callable[..., every_send.Exact]
 
 
 def plan_of(streams: Streams) -> StrategyPlan:

@@ -275,7 +275,7 @@ class _Noting(TorchDispatchMode):
         before = args[0].clone() if func is torch.ops.aten.copy_.default else None
         result = func(*args, **kwargs)
         given = list(zip(func._schema.arguments, args, strict=False))
-        given += [(one, kwargs[one.name]) for one in func._schema.arguments if one.name in kwargs]
+        given += [(argument, kwargs[argument.name]) for argument in func._schema.arguments if argument.name in kwargs]
         written = [t for one, value in given if one.alias_info and one.alias_info.is_write for t in _tensors(value)]
         if any(one.alias_info and not one.alias_info.is_write for one, _ in given):
             return result  # a view
@@ -310,7 +310,7 @@ class _Noting(TorchDispatchMode):
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    return [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 class _FakeFuture(torch.futures.Future):  # type: ignore[type-arg]

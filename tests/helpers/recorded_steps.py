@@ -113,10 +113,14 @@ def collectives(recording: dict[str, Any]) -> list[tuple[str, tuple[int, int], f
     """Return kind, (size, stride) of the group and bytes of all collectives, stream by stream."""
     groups = recording["groups"]
     return [
-        (one["kind"], (groups[one["group"]]["size"], groups[one["group"]]["stride"]), one["message_bytes"])
+        (
+            operation["kind"],
+            (groups[operation["group"]]["size"], groups[operation["group"]]["stride"]),
+            operation["message_bytes"],
+        )
         for stream in recording["streams"]
-        for one in stream["operations"]
-        if one["kind"] != "compute"
+        for operation in stream["operations"]
+        if operation["kind"] != "compute"
     ]
 
 

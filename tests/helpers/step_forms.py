@@ -48,8 +48,10 @@ class _Node(NamedTuple):
 
 def form_of_recording(recording: Mapping[str, Any]) -> StepForm:
     """Return the form of a recording, as `simnet record` writes it."""
-    groups = [(one["size"], one["stride"]) for one in recording["groups"]]
-    return _form([[_recorded(one, groups) for one in stream["operations"]] for stream in recording["streams"]])
+    groups = [(group["size"], group["stride"]) for group in recording["groups"]]
+    return _form(
+        [[_recorded(operation, groups) for operation in stream["operations"]] for stream in recording["streams"]]
+    )
 
 
 def _recorded(one: Mapping[str, Any], groups: list[tuple[int, int]]) -> _Node:
@@ -77,7 +79,7 @@ def form_of_program(program: Program, is_hops: Callable[[Communicate], bool] = l
             places[number, position] = (number, len(nodes) - 1)
         streams.append(nodes)
     return _form(
-        [[one._replace(after=tuple(places[each] for each in one.after)) for one in nodes] for nodes in streams]
+        [[node._replace(after=tuple(places[each] for each in node.after)) for node in nodes] for nodes in streams]
     )
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.analysis.step_cost import StepCost, StepCosts
-from simnet.analysis.tuned_steps import TunedSteps
+from simnet.analysis.tuned_steps import StepCost, StepCosts, TunedSteps
 from simnet.analysis.whatif import coverage
 from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration

@@ -13,7 +13,7 @@ from binsgdm import comm as exchange
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.comm.flat_buckets import FlatBucket
 from binsgdm.kernels import select
-from binsgdm.kernels.random import RandomStream
+from binsgdm.kernels.keys import RandomStream
 
 NUMEL = 8 * 6 * 2000
 SIGMAS = 5

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.schedule import Group, group_of
-from simnet.collectives import algorithms, broadcast, direct, hierarchical, nccl, ring, tree
+from simnet.collectives import algorithms, broadcast, direct, ring, tree
 from tests.helpers.proof import complete, own_contributions, walk
 from tests.helpers.topologies import NCCL_COSTS, leaves, run_exact, run_folded, topology
 
 FITTED = Calibration(nccl=NCCL_COSTS)
-MAKERS = [ring.all_reduce, hierarchical.all_reduce, lambda group: tree.all_reduce(group, 2)]
+MAKERS = [ring.all_reduce, ring.hierarchical_all_reduce, lambda group: tree.all_reduce(group, 2)]
 
 
 @st.composite
@@ -84,8 +84,8 @@ def test_nccls_collectives_take_the_same_in_both_executors_wherever_its_costs_ho
     network = topology(group.num_nodes, group.ranks_per_node, FITTED)
     choose = {
         "all_reduce": lambda: algorithms.choose_on(None, network, 6e6, group),
-        "reduce_scatter": lambda: nccl.choose_reduce_scatter(network, group, 6e6),
-        "all_gather": lambda: nccl.choose_all_gather(network, group, 6e6),
+        "reduce_scatter": lambda: algorithms.choose_reduce_scatter(network, group, 6e6),
+        "all_gather": lambda: algorithms.choose_all_gather(network, group, 6e6),
         "broadcast": lambda: algorithms.choose_broadcast(None, network, 6e6, group),
         "reduce": lambda: algorithms.choose_broadcast(None, network, 6e6, group, "reduce"),
     }

@@ -10,7 +10,8 @@ import torch
 from binsgdm.comm import RankContext, run_in_lockstep
 from binsgdm.kernels import functional, select
 from binsgdm.kernels.bits import unpack_signs
-from binsgdm.kernels.random import Key, RandomStream, thresholds
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import thresholds
 from binsgdm.optimizers.base import ParamState
 from binsgdm.optimizers.settings import Scheme
 from binsgdm.optimizers.worker import Worker

@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 import simnet
 from simnet.analysis.advice import Advice, RankedSystem
-from simnet.engine.batch_settings import with_settings
-from simnet.engine.scenario import Scenario, to_dict
+from simnet.engine.scenario import Scenario, to_dict, with_settings
 from simnet.report.contents import of_scenario
 from simnet.report.text import speedup_text
 

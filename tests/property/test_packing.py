@@ -24,9 +24,3 @@ def test_unpacking_gives_back_what_was_packed(positive: list[bool]) -> None:
 def test_packing_is_that_of_numpy(positive: list[bool]) -> None:
     packed = pack_signs(torch.tensor(positive, dtype=torch.bool))
     assert packed.tolist() == np.packbits(np.array(positive, dtype=bool)).tolist()
-
-
-@given(st.binary(max_size=400))
-def test_packing_gives_back_whole_bytes_that_were_unpacked(data: bytes) -> None:
-    packed = torch.tensor(list(data), dtype=torch.uint8)
-    assert torch.equal(pack_signs(unpack_signs(packed, 8 * len(data)) > 0), packed)

@@ -11,7 +11,7 @@ from simnet.cluster import faults
 from simnet.cluster.hardware import SlowNode
 from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
-from simnet.collectives import direct, hierarchical, ring
+from simnet.collectives import direct, ring
 from simnet.core.units import Duration
 from simnet.engine import ranks
 from simnet.engine.collective_times import Changes
@@ -57,7 +57,7 @@ def two_streams(draw: st.DrawFn, network: Topology) -> Streams:
     """Return a stream of compute and one of collectives with kernels, each of which waits for some of the other's."""
     streams: tuple[list[Compute | Communicate], list[Compute | Communicate]] = [], []
     groups = [network.group(kind) for kind in ("world", "intra_node", "inter_node")]
-    makes = [ring.all_reduce, ring.all_gather, hierarchical.all_reduce, direct.all_to_all]
+    makes = [ring.all_reduce, ring.all_gather, ring.hierarchical_all_reduce, direct.all_to_all]
     for _ in range(draw(st.integers(1, 12))):
         stream = draw(st.integers(0, 1))
         other = streams[1 - stream]
@@ -66,7 +66,7 @@ def two_streams(draw: st.DrawFn, network: Topology) -> Streams:
         )
         if stream and draw(st.booleans()):
             make = draw(st.sampled_from(makes))
-            group = groups[0] if make is hierarchical.all_reduce else draw(st.sampled_from(groups))
+            group = groups[0] if make is ring.hierarchical_all_reduce else draw(st.sampled_from(groups))
             size = draw(st.sampled_from([0.0, 1e5, 2e7]))
             streams[1].append(Communicate(schedule=make(group), message_bytes=size, after=after))
         else:

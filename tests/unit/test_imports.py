@@ -18,7 +18,6 @@ from tests.helpers.module_order import BINSGDM_ORDER, ORDER
 ROOT = Path(__file__).resolve().parents[2]
 SIMPY_ROOMS = (
     "simnet/engine/links.py",
-    "simnet/engine/gpu.py",
     "simnet/engine/every_send.py",
     "simnet/engine/exact.py",
 )
@@ -26,7 +25,6 @@ SIMULATOR = (
     "simpy",
     "simnet.cluster.topology",
     "simnet.engine.simulation",
-    "simnet.engine.gpu",
     "simnet.engine.links",
     "simnet.engine.every_send",
     "simnet.engine.exact",
@@ -34,18 +32,7 @@ SIMULATOR = (
 )
 # Of the room of reports these ask: the explorer, and what a report holds.
 ASKING = {"contents", "explorer"}
-MACHINE = (
-    "os",
-    "pathlib",
-    "shutil",
-    "signal",
-    "socket",
-    "subprocess",
-    "sys",
-    "tempfile",
-    "simnet.validation.lab.machine",
-)
-PACKAGES = ("simnet", "binsgdm", "benchmarks", "studies", "examples")
+PACKAGES = ("simnet", "binsgdm", "examples")
 HEAVY = {
     "torch", "pandas", "matplotlib", "numpy", "rich", "scipy", "tomli_w", "jinja2", "distributed", "dask", "pyarrow",
 }  # fmt: skip
@@ -196,15 +183,9 @@ def test_reports_never_import_the_simulator() -> None:
     assert offences(paths, SIMULATOR) == []
 
 
-def test_the_lab_never_imports_the_simulator() -> None:
-    assert sources("simnet/validation/lab")
-    beside = (f"simnet.validation.{path.stem}" for path in (ROOT / "simnet/validation").iterdir() if path.stem != "lab")
-    forbidden = (*SIMULATOR, "simnet.calibration", "simnet.report", *beside)
-    assert offences(sources("simnet/validation/lab"), forbidden) == []
-
-
-def test_the_plan_of_a_lab_touches_no_machine() -> None:
-    assert offences([ROOT / "simnet/validation/lab/plan.py"], MACHINE) == []
+def test_the_product_imports_nothing_of_the_evidence() -> None:
+    paths = [*sources("simnet"), *sources("binsgdm"), *sources("examples"), *sources("tests"), *sources("docs")]
+    assert offences(paths, ("evidence",)) == []
 
 
 def test_fits_never_import_the_simulator_they_are_made_for() -> None:
@@ -282,7 +263,7 @@ def test_there_is_no_import_cycle() -> None:
     "files",
     [
         {"simnet/a.py": "import simnet.b", "simnet/b.py": "def f():\n    from simnet import a"},
-        {"studies/a.py": "from b import x", "studies/b.py": "import a"},
+        {"examples/a.py": "from b import x", "examples/b.py": "import a"},
         {"simnet/a/__init__.py": "from simnet.a.b import x", "simnet/a/b.py": "from simnet.a import x"},
     ],
     ids=["lazy", "scripts", "package"],
@@ -290,7 +271,7 @@ def test_there_is_no_import_cycle() -> None:
 def test_a_cycle_is_found(files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(tmp_path, monkeypatch, files)
     with pytest.raises(CycleError):
-        TopologicalSorter(graph("simnet", "studies")).prepare()
+        TopologicalSorter(graph("simnet", "examples")).prepare()
 
 
 def plant(folder: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.cluster.kernel_times import HostCost
-from simnet.collectives import algorithms, broadcast, closed_form, direct, hierarchical, link_loads, nccl, ring, tree
+from simnet.collectives import algorithms, broadcast, closed_form, direct, link_loads, ring, tree
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.core.units import Duration, Size
 from tests.helpers.topologies import (
@@ -127,7 +127,7 @@ def test_folded_equals_the_closed_forms(num_nodes, ranks_per_node, message_bytes
     expected = {
         ring.all_reduce(world): closed_form.ring_all_reduce_s(ranks, message_bytes, slowest),
         ring.all_gather(world): closed_form.ring_all_gather_s(ranks, message_bytes, slowest),
-        hierarchical.all_reduce(world): closed_form.hierarchical_all_reduce_s(shape, message_bytes),
+        ring.hierarchical_all_reduce(world): closed_form.hierarchical_all_reduce_s(shape, message_bytes),
         direct.all_to_all(world): closed_form.all_to_all_s(shape, message_bytes),
     }
     if num_nodes in (4, 8):
@@ -156,7 +156,7 @@ def test_nccls_all_reduce_takes_the_fitted_closed_form(num_nodes, ranks_per_node
     found = nccl_model.candidates(NCCL.nccl, num_nodes, ranks_per_node)
     at = nccl_model.rates(NCCL.nccl, INTRA_BYTES_PER_S, INTER_BYTES_PER_S)
     each_s = [nccl_model.seconds(one, at, message_bytes) for one in found]
-    assert [run_folded(network, one, message_bytes) for one in nccl.variants(network.group("world"))] == (
+    assert [run_folded(network, one, message_bytes) for one in algorithms.nccl_variants(network.group("world"))] == (
         pytest.approx(each_s, rel=REL)
     )
     chosen = algorithms.choose(None, network, message_bytes)
@@ -175,14 +175,14 @@ def test_one_all_reduce_takes_the_reference_times_within_10_ppm(ranks, flat_s, h
     network = topology(ranks // 8, 8)
     world = network.group("world")
     assert run_folded(network, ring.all_reduce(world), 440e6) == pytest.approx(flat_s, rel=1e-5)
-    assert run_folded(network, hierarchical.all_reduce(world), 440e6) == pytest.approx(hierarchical_s, rel=1e-5)
+    assert run_folded(network, ring.hierarchical_all_reduce(world), 440e6) == pytest.approx(hierarchical_s, rel=1e-5)
 
 
 def test_the_exact_executor_takes_the_reference_times_at_64_ranks():
     network = topology(8, 8)
     world = network.group("world")
     assert run_exact(network, ring.all_reduce(world), 440e6)[0] == pytest.approx(0.693630, rel=1e-5)
-    assert run_exact(network, hierarchical.all_reduce(world), 440e6)[0] == pytest.approx(0.618644, rel=1e-5)
+    assert run_exact(network, ring.hierarchical_all_reduce(world), 440e6)[0] == pytest.approx(0.618644, rel=1e-5)
 
 
 def test_the_mean_latency_of_a_flat_ring_is_that_of_nccls_cost_model():

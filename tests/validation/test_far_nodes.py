@@ -12,7 +12,7 @@ from simnet.cluster.hardware import Calibration, Cluster, LinkCalibration, SlowN
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import NCCL_HOP_S, Topology
-from simnet.collectives import closed_form, hierarchical, link_loads, nccl, ring
+from simnet.collectives import algorithms, closed_form, link_loads, ring
 from simnet.collectives.closed_form import AlphaBeta, Shape
 from simnet.core import lanes
 from simnet.core.units import Duration, Size
@@ -57,7 +57,7 @@ def far(
 def rings(network: Topology) -> list[Schedule]:
     groups = [network.group(kind) for kind in ("world", "inter_node", "intra_node")]
     found = [make(group) for group in groups for make in (ring.all_reduce, ring.all_gather, ring.reduce_scatter)]
-    return [*found, hierarchical.all_reduce(network.group("world"))]
+    return [*found, ring.hierarchical_all_reduce(network.group("world"))]
 
 
 def mean_error(predictions: tuple[Prediction, ...], metric: str) -> float:
@@ -134,7 +134,7 @@ def test_executors_and_closed_forms_agree(num_nodes: int, ranks_per_node: int, a
     expected = {
         ring.all_reduce(world): closed_form.ring_all_reduce_s(network.world_size, mib * MIB, between),
         ring.all_gather(world): closed_form.ring_all_gather_s(network.world_size, mib * MIB, between),
-        hierarchical.all_reduce(world): closed_form.hierarchical_all_reduce_s(shape, mib * MIB),
+        ring.hierarchical_all_reduce(world): closed_form.hierarchical_all_reduce_s(shape, mib * MIB),
     }
     for schedule, seconds in expected.items():
         assert run_folded(network, schedule, mib * MIB) == pytest.approx(seconds, rel=1e-9), schedule.name
@@ -152,7 +152,7 @@ def test_executors_agree_on_switches_and_by_the_mean_latency(fabric: object, rin
 @pytest.mark.parametrize("mib", [0.1, 4.0, 64.0])
 def test_ranks_on_links_that_differ_are_done_when_every_send_says(mib: float) -> None:
     network = far(5, 2, 2e-3, slow_nodes=(SlowNode(node=3, nic_slowdown=3.0),))
-    for schedule in (ring.all_reduce(network.group("world")), hierarchical.all_reduce(network.group("world"))):
+    for schedule in (ring.all_reduce(network.group("world")), ring.hierarchical_all_reduce(network.group("world"))):
         exact_s, _ = run_exact(network, schedule, mib * MIB)
         found = rank_times(network, schedule, mib * MIB, 0.0)
         assert np.max(found.seconds) == pytest.approx(exact_s, rel=1e-9)
@@ -204,7 +204,7 @@ def test_nccls_costs_follow_the_same_rule(num_nodes: int, ranks_per_node: int, s
     hop_s = 1e-2 - NCCL_HOP_S - NCCL_COSTS.inter_node_hop_s
     at = nccl_model.rates(NCCL_COSTS, INTRA_BYTES_PER_S, INTER_BYTES_PER_S)
     found = nccl_model.candidates(NCCL_COSTS, num_nodes, ranks_per_node)
-    for schedule, one in zip(nccl.variants(network.group("world")), found, strict=True):
+    for schedule, one in zip(algorithms.nccl_variants(network.group("world")), found, strict=True):
         near_s, far_s = (link_loads.duration_s(which, schedule, size) for which in (near, network))
         if schedule.algorithm == "ring":
             hops, bytes_s = 2 * (num_nodes - 1), size * nccl_model.s_per_byte(one, at)
@@ -223,9 +223,9 @@ def test_a_ring_of_one_rank_a_node_hides_as_the_plain_ring_does() -> None:
     )  # fmt: skip
     for alpha_s, size in product((1e-3, 2e-2), (1e4, 1e7, 1e9)):
         plain, fitted = far(8, 1, alpha_s), far(8, 1, alpha_s, Calibration(nccl=free))
-        for make, choose in ((ring.all_reduce, nccl.choose), (ring.all_gather, None)):
+        for make, choose in ((ring.all_reduce, algorithms.choose_nccl), (ring.all_gather, None)):
             group = plain.group("world")
-            schedule = choose(fitted, free, size) if choose else nccl.choose_all_gather(fitted, group, size)
+            schedule = choose(fitted, free, size) if choose else algorithms.choose_all_gather(fitted, group, size)
             expected_s = link_loads.duration_s(plain, make(group), size)
             assert link_loads.duration_s(fitted, schedule, size) == pytest.approx(expected_s, rel=1e-9)
 
@@ -235,7 +235,7 @@ def test_a_broadcast_waits_for_every_hop() -> None:
     for alpha_s in (0.0, 1e-2):
         network = far(8, 2, alpha_s, FITTED)
         group = network.group("world")
-        schedule = nccl.choose_broadcast(network, group, 1e9, "broadcast")
+        schedule = algorithms._nccl_broadcast(network, group, 1e9, "broadcast")
         assert schedule is not None
         seconds.append(link_loads.duration_s(network, schedule, 1e9))
     assert seconds[1] - seconds[0] == pytest.approx(7 * (1e-2 - NCCL_HOP_S - NCCL_COSTS.inter_node_hop_s), rel=1e-6)
@@ -244,15 +244,15 @@ def test_a_broadcast_waits_for_every_hop() -> None:
 @pytest.mark.parametrize(("size", "algorithm"), [(1e4, "tree"), (3e6, "tree"), (1e8, "ring"), (8e9, "ring")])
 def test_nccl_takes_what_is_fastest_over_latency(size: float, algorithm: str) -> None:
     network = far(16, 1, 1e-2, FITTED)
-    found = nccl.choose(network, NCCL_COSTS, size)
-    each_s = [link_loads.duration_s(network, one, size) for one in nccl.variants(network.group("world"))]
+    found = algorithms.choose_nccl(network, NCCL_COSTS, size)
+    each_s = [link_loads.duration_s(network, one, size) for one in algorithms.nccl_variants(network.group("world"))]
     assert link_loads.duration_s(network, found, size) == pytest.approx(min(each_s))
     assert found.algorithm == algorithm
 
 
 def test_costs_of_nccl_as_lanes_are_added_to_in_each() -> None:
     networks = [far(4, 2, alpha_s, FITTED) for alpha_s in (1e-6, 1e-3, 1e-2)]
-    for schedule in nccl.variants(networks[0].group("world")):
+    for schedule in algorithms.nccl_variants(networks[0].group("world")):
         each_s = [link_loads.duration_s(one, schedule, 8e6) for one in networks]
         together_s = link_loads.seconds(topology.lanes_of(networks), schedule, 8e6)
         assert np.broadcast_to(together_s, 3) == pytest.approx(each_s, rel=1e-12)

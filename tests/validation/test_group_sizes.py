@@ -13,7 +13,7 @@ from simnet.calibration.comparison import mean_error, worst_error
 from simnet.cluster.network_costs import DOUBLING_FACTOR
 from simnet.validation.outcome import Prediction
 from simnet.validation.published import hkbu, one_bit_adam
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "network.md"
 SIGMAS = 1.645
@@ -60,7 +60,7 @@ def doubling_factor(publication: str = "") -> float:
 
 def _efficiency(name, study, row):
     link = "intra_node" if "100 Gbit IB" in name else "inter_node"
-    fit = FittedValue(key=f"{link}.efficiency", rows=(row,), bounds=(0.005, 1.0))
+    fit = FreeNumber(key=f"{link}.efficiency", rows=(row,), bounds=(0.005, 1.0))
     return replace(study, fits=(fit,)).value(fit.key)
 
 
@@ -71,7 +71,7 @@ def beyond_four(name: str) -> tuple[Prediction, ...]:
         return tuple(one for one in study.predictions if one.row.nodes > 4)
     link = "intra_node" if "100 Gbit IB" in name else "inter_node"
     four = next(row for row in study.held_out if row.nodes == 4)
-    fitted = replace(study, fits=(FittedValue(key=f"{link}.efficiency", rows=(four,)),))
+    fitted = replace(study, fits=(FreeNumber(key=f"{link}.efficiency", rows=(four,)),))
     return fitted.compare(row for row in study.held_out if row.nodes > 4)
 
 

@@ -65,9 +65,9 @@ def with_accelerate(way: Way, _: str) -> None:
         recorder, optimizer_of(way, recorder.parameters()), DataLoader(Samples(), batch_size=BATCH)
     )
     join(way, optimizer.optimizer, ddp)
-    for one in batches:
+    for batch in batches:
         optimizer.zero_grad()
-        accelerator.backward(ddp(one["inputs"])["loss"])
+        accelerator.backward(ddp(batch["inputs"])["loss"])
         optimizer.step()
     check_as_in_a_plain_loop(way, recorder)
 

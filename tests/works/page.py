@@ -1,6 +1,6 @@
 """The tables of the page, made of the rows: `python -m tests.works.page` writes it."""
 
-from studies import page
+from docs import regions
 from tests.helpers.markdown import ROOT
 from tests.works.rows import ROWS
 from tests.works.table import COLUMNS, Cell
@@ -42,7 +42,7 @@ def _told(cell: Cell) -> str:
 
 def filled() -> str:
     """Return the page with the tables that the rows make now."""
-    return page.filled(PAGE.read_text(encoding="utf-8"), {"rows": tables()})
+    return regions.filled(PAGE.read_text(encoding="utf-8"), {"rows": tables()})
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def averaged_models(way: Way) -> None:
         averaged.update_parameters(training.ddp)
     copied = copy.deepcopy(training.ddp)
     check_equal(training.parameters(), plain(way))
-    check_equal([one.detach() for one in copied.module.parameters()], plain(way))
+    check_equal([parameter.detach() for parameter in copied.module.parameters()], plain(way))
     first = next(averaged.module.module.parameters())
     assert not torch.equal(first, plain(way)[0])
     binsgdm.check_replicas(averaged)

@@ -50,7 +50,7 @@ def another_optimizer_after_detach(way: Way) -> None:
     dense = DistributedDataParallel(copy.deepcopy(training.module), bucket_cap_mb=CAP_MB)
     for ddp in (training.ddp, dense):
         train(ddp, torch.optim.AdamW(ddp.parameters()))
-    check_equal(training.parameters(), [one.detach() for one in dense.parameters()])
+    check_equal(training.parameters(), [parameter.detach() for parameter in dense.parameters()])
 
 
 @row(

@@ -75,8 +75,8 @@ def cards(ask: Ask = ask_smi) -> list[dict[str, Value]]:
     """Return the fields of every card of this machine, in the order of nvidia-smi; None where it does not know one."""
     for names in (tuple(FIELDS), OLDEST_FIELDS):
         if rows := _rows(ask, "gpu", [FIELDS[name] for name in names]):
-            given = [dict(zip(names, row, strict=True)) for row in rows]
-            return [{name: _value(name, card.get(name, "[N/A]")) for name in FIELDS} for card in given]
+            known = [dict(zip(names, row, strict=True)) for row in rows]
+            return [{name: _value(name, card.get(name, "[N/A]")) for name in FIELDS} for card in known]
     return []
 
 
@@ -107,16 +107,18 @@ def _value(name: str, text: str) -> Value:
     return number if math.isfinite(number) else None
 
 
-def visible(found: Sequence[dict[str, Value]], environment: Mapping[str, str] = os.environ) -> list[dict[str, Value]]:
+def visible(
+    all_cards: Sequence[dict[str, Value]], environment: Mapping[str, str] = os.environ
+) -> list[dict[str, Value]]:
     """Return the cards that CUDA_VISIBLE_DEVICES leaves to this process, in its order."""
     chosen = environment.get("CUDA_VISIBLE_DEVICES")
     if chosen is None:
-        return list(found)
+        return list(all_cards)
     visible: list[dict[str, Value]] = []
     for word in filter(None, (part.strip() for part in chosen.split(","))):
         matches = [
             card
-            for number, card in enumerate(found)
+            for number, card in enumerate(all_cards)
             if word == str(number) or (word.startswith("GPU-") and str(card["uuid"]).startswith(word))
         ]
         if not matches:  # CUDA, too, ignores what follows an unknown card; a slice of MIG has no row of its own
@@ -127,8 +129,8 @@ def visible(found: Sequence[dict[str, Value]], environment: Mapping[str, str] = 
 
 def readings() -> dict[str, Value]:
     """Return clocks, temperature, power and use of the first visible card now; empty where nobody tells."""
-    found = visible(cards())
-    return {name: found[0][name] for name in READINGS} if found else {}
+    visible_cards = visible(cards())
+    return {name: visible_cards[0][name] for name in READINGS} if visible_cards else {}
 
 
 def of_card() -> Facts:
@@ -165,8 +167,8 @@ def probe() -> Facts:
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise BinsgdmError(f"measure: torch cannot look at the card ({last}): install a torch that fits the driver")
-    found: Facts = json.loads(done.stdout.splitlines()[-1])
-    return found
+    facts: Facts = json.loads(done.stdout.splitlines()[-1])
+    return facts
 
 
 def has_device() -> bool:
@@ -181,6 +183,7 @@ def refusal(probed: Facts, smi: Sequence[Facts], environment: Mapping[str, str],
         return ""
     torch = f"torch {versions['torch']}"
     hidden = next((name for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES") if name in environment), "")
+    # From the surest reason on: the later ones are guesses from what is missing.
     if any(words in error for words in TAKEN):
         reason = f"others hold the card ({error}): wait until they have ended"
     elif cards:
@@ -213,19 +216,19 @@ def judged(probed: Facts, smi: Sequence[Facts], others: Sequence[Facts]) -> Fact
     With versions by name, that of the driver among them; the processes of others on these cards, and whether there
     are any; and sentences for people.
     """
-    found, versions = probed["cards"], probed["versions"]
+    cards, versions = probed["cards"], probed["versions"]
     first = dict(smi[0]) if smi else {}
     here = [process for process in others if process["uuid"] in {card["uuid"] for card in smi}]
     sharing = _sharing(here, first)
-    notes, names = [*sharing], {card["name"] for card in found}
+    notes, names = [*sharing], {card["name"] for card in cards}
     if len(names) > 1:
         notes.append(f"the cards differ ({', '.join(sorted(names))}): the first one is measured")
-    if reason := _triton_text(versions, str(found[0]["compute_capability"])):
+    if reason := _triton_text(versions, str(cards[0]["compute_capability"])):
         notes.append(f"{reason}: BinSGDM runs its reference kernels, whose times are none of Triton's")
     if first.get("mig_mode") == "Enabled":
         notes.append("the card is in MIG mode: what is measured is a slice of it")
     return {
-        "card": {**found[0], "num_cards": len(found), **({name: first[name] for name in LIMITS} if smi else {})},
+        "card": {**cards[0], "num_cards": len(cards), **({name: first[name] for name in LIMITS} if smi else {})},
         "software": {**versions, "driver": str(first.get("driver") or "")},
         "is_shared": bool(sharing),
         "other_processes": here,
@@ -252,11 +255,11 @@ def _triton_text(versions: Mapping[str, str], capability: str) -> str:
     def is_below(version: str, least: tuple[int, ...]) -> bool:
         return tuple(map(int, re.findall(r"\d+", version)[:2])) < least
 
-    found = versions["triton"]
-    if not found:
+    triton = versions["triton"]
+    if not triton:
         return "Triton cannot be imported"
-    if is_below(found, LEAST_TRITON):
-        return f"Triton {found} is older than {'.'.join(map(str, LEAST_TRITON))}"
+    if is_below(triton, LEAST_TRITON):
+        return f"Triton {triton} is older than {'.'.join(map(str, LEAST_TRITON))}"
     if not versions["rocm"] and is_below(capability, LEAST_CAPABILITY):
         return f"Triton needs compute capability {'.'.join(map(str, LEAST_CAPABILITY))}"
     return ""
@@ -284,7 +287,7 @@ def probed_here() -> Facts:
         if not torch.cuda.is_available():
             return answer | {"error": " ".join(str(caught[0].message).split()) if caught else ""}
     try:
-        found = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
+        properties = list(map(torch.cuda.get_device_properties, range(torch.cuda.device_count())))
         answer["cards"] = [
             {
                 "name": card.name,
@@ -294,7 +297,7 @@ def probed_here() -> Facts:
                 "memory_bytes": torch.cuda.mem_get_info(index)[1],
                 "free_bytes": torch.cuda.mem_get_info(index)[0],
             }
-            for index, card in enumerate(found)
+            for index, card in enumerate(properties)
         ]
         # Builds of torch leave out old cards: only a kernel that runs shows that this card is none of them.
         torch.ones(8, device="cuda").add_(1).sum().item()

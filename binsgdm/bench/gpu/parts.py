@@ -108,7 +108,7 @@ def environments(num_ranks: int) -> list[dict[str, str]]:
         place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
     shared = alone | place | dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(num_ranks))
     if num_ranks > 1:
-        shared.setdefault("OMP_NUM_THREADS", "1")
+        shared.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does: ranks share the cores
     return [shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
 
 

@@ -151,7 +151,7 @@ class CardRun:
         content: of card.json.
     """
 
-    def __init__(self, folder: Path, found: Facts, *, device: str, quick: bool, starts_anew: bool = False) -> None:
+    def __init__(self, folder: Path, facts: Facts, *, device: str, quick: bool, starts_anew: bool = False) -> None:
         self._folder, self._starts_anew = folder, starts_anew
         self._title = ""
         self.content: Facts = {
@@ -161,7 +161,7 @@ class CardRun:
             "command": command(),
             "device": device,
             "quick": quick,
-            **found,
+            **facts,
             "parts": {},
         }
         if not starts_anew and (former := read_card(folder)):
@@ -172,7 +172,7 @@ class CardRun:
         before, now = (str(content["software"].get("driver") or "") for content in (former, self.content))
         is_near = before.partition(".")[0] == now.partition(".")[0] != ""
         for name, table in SAME.items():
-            was, this = ((one[table] if table else one).get(name) for one in (former, self.content))
+            was, this = ((content[table] if table else content).get(name) for content in (former, self.content))
             if was != this and not (name == "driver" and is_near):
                 raise BinsgdmError(
                     f"{self._folder / CARD_FILE}: {name}: was measured with {was!r}, and here is {this!r}: "
@@ -209,7 +209,7 @@ class CardRun:
                 seconds = max(LEAST_S, min(budget_s * part.seconds / BUDGET_S, of_left))
                 self._title = f"[{number + 1}/{len(pending)}] {part.name}"
                 click.echo(f"{self._title}: {part.about}, about {seconds:.0f} s", err=True)
-                self._show_end(part, self._one(part, seconds, end_s, num_ranks))
+                self._show_end(part, self._run_part(part, seconds, end_s, num_ranks))
             return all(map(self._is_good, parts))
 
     def _path(self, part: Part) -> Path:
@@ -229,7 +229,7 @@ class CardRun:
                 f"{path}: is no measurement file: it may be damaged: add --only {part.name} to measure it again"
             )
 
-    def _one(self, part: Part, seconds: float, end_s: float, num_ranks: int) -> Facts:
+    def _run_part(self, part: Part, seconds: float, end_s: float, num_ranks: int) -> Facts:
         """Run one part, and note how it ended."""
         path = self._path(part)
         state: Facts = {"status": "running", "reason": "", "before": self._readings()}
@@ -265,35 +265,38 @@ class CardRun:
         # A driver that hangs would cost its time-out before and after every part.
         if self.content["device"] != "cuda" or not self.content.get("has_readings", True):
             return {}
-        found = card.readings()
-        self.content["has_readings"] = bool(found)
-        return found
+        readings = card.readings()
+        self.content["has_readings"] = bool(readings)
+        return readings
 
     def set_part(self, name: str, **state: Any) -> None:
         """Note how far a part is, and write card.json; a reader sees what was there before, or all of it."""
         self.content["parts"][name] = state
+        # At each change, so that whoever ends this run loses one part at most.
         write_file(self._folder / CARD_FILE, json.dumps(self.content, indent=1) + "\n")
 
     def _is_good(self, part: Part) -> bool:
         """Tell whether a part is done or was skipped, and no check has failed."""
-        found, status = document(self._path(part)), self.content["parts"].get(part.name, {}).get("status", "done")
-        if found is None:
+        content, status = document(self._path(part)), self.content["parts"].get(part.name, {}).get("status", "done")
+        if content is None:
             return bool(status == "skipped")
-        return status in {"done", "skipped"} and not _failed(found)
+        return status in {"done", "skipped"} and not _failed(content)
 
     def _show_end(self, part: Part, state: Facts) -> None:
         """Say on stderr how the part ended, and on stdout its notes and the checks that failed."""
-        found, words = document(self._path(part)) or {"series": []}, [f"{self._title} {state['status']}"]
+        content, words = document(self._path(part)) or {"series": []}, [f"{self._title} {state['status']}"]
         words[0] += f" in {state['seconds']:.0f} s"
-        lines = [f"{check['name']}: failed: {check['detail']}" for check in _failed(found)]
+        lines = [f"{check['name']}: failed: {check['detail']}" for check in _failed(content)]
         if state["status"] == "done":
-            series, checks = found["series"], found.get("checks", [])
-            held = [f"{len(series)} series, {sum(len(one['values']) for one in series):,} samples"] if series else []
+            series, checks = content["series"], content.get("checks", [])
+            held = (
+                [f"{len(series)} series, {sum(len(entry['values']) for entry in series):,} samples"] if series else []
+            )
             if checks:
                 passed = sum(check["count"] for check in checks if check["passed"])
                 held.append(f"{passed:,} of {sum(check['count'] for check in checks):,} comparisons hold")
             words.append(", ".join(held) or "notes only")
-            lines += found.get("notes", [])
+            lines += content.get("notes", [])
         words += filter(None, [state["reason"]])
         click.echo(": ".join(words), err=True)
         for line in lines[:MAX_SHOWN]:
@@ -306,15 +309,15 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _failed(found: Facts) -> list[Facts]:
-    return [check for check in found.get("checks", ()) if not check["passed"]]
+def _failed(content: Facts) -> list[Facts]:
+    return [check for check in content.get("checks", ()) if not check["passed"]]
 
 
 def document(path: Path) -> Facts | None:
     """Return what a measurement file holds, with all that is asked of one here; None where there is none."""
-    found = _read(path, WHAT)
-    lists = (found.get(name, []) for name in ("series", "notes", "checks"))
-    return found if found and all(isinstance(one, list) for one in lists) else None
+    content = _read(path, WHAT)
+    lists = (content.get(name, []) for name in ("series", "notes", "checks"))
+    return content if content and all(isinstance(entries, list) for entries in lists) else None
 
 
 def read_card(folder: Path) -> Facts | None:
@@ -322,20 +325,22 @@ def read_card(folder: Path) -> Facts | None:
     path = folder / CARD_FILE
     if not path.exists():
         return None
-    found = _read(path, CARD_WHAT)
+    content = _read(path, CARD_WHAT)
     kinds = {"card": dict, "software": dict, "parts": dict, "created": str, "format": int}
-    if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+    if not all(isinstance(content.get(name), kind) for name, kind in kinds.items()):
         raise BinsgdmError(f"{path}: is no card.json of simnet measure gpu: name another folder with -o, or remove it")
-    if found["format"] > CARD_FORMAT:
-        raise BinsgdmError(f"{path}: format: {found['format']}: this version reads up to {CARD_FORMAT}: update binsgdm")
-    return found
+    if content["format"] > CARD_FORMAT:
+        raise BinsgdmError(
+            f"{path}: format: {content['format']}: this version reads up to {CARD_FORMAT}: update binsgdm"
+        )
+    return content
 
 
 def _read(path: Path, what: str) -> Facts:
     """Return the object of this kind in a JSON file; nothing where there is none."""
     with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) and found.get("what") == what else {}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return content if isinstance(content, dict) and content.get("what") == what else {}
     return {}
 
 

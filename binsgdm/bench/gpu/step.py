@@ -23,29 +23,29 @@ Layout = tuple[tuple[int, ...], ...]
 """Shapes of parameters, in the order of the model."""
 
 
-def bert(*, width: int, layers: int, vocabulary: int = 30522, positions: int = 512) -> Layout:
+def bert(*, width: int, layers: int, vocabulary: int = 30522) -> Layout:
     """Return the parameters of BERT with both pre-training heads."""
     wide = 4 * width
     norm: Layout = ((width,), (width,))
     square: Layout = ((width, width), (width,))
     layer: Layout = (*square * 4, *norm, (wide, width), (wide,), (width, wide), (width,), *norm)
     heads: Layout = ((vocabulary,), *square, *norm, (2, width), (2,))
-    return ((vocabulary, width), (positions, width), (2, width), *norm, *layer * layers, *square, *heads)
+    return ((vocabulary, width), (512, width), (2, width), *norm, *layer * layers, *square, *heads)
 
 
 def resnet50() -> Layout:
     """Return the parameters of ResNet-50."""
 
-    def convolution(given: int, made: int, side: int) -> Layout:  # without a bias, the batch normalization behind it
-        return ((made, given, side, side), (made,), (made,))
+    def convolution(channels: int, made: int, side: int) -> Layout:  # without a bias, the batch normalization behind it
+        return ((made, channels, side, side), (made,), (made,))
 
-    found, given = convolution(3, 64, 7), 64
+    layout, channels = convolution(3, 64, 7), 64
     for width, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
         for block in range(blocks):
-            found += convolution(given, width, 1) + convolution(width, width, 3) + convolution(width, 4 * width, 1)
-            found += convolution(given, 4 * width, 1) if block == 0 else ()
-            given = 4 * width
-    return (*found, (1000, 2048), (1000,))
+            layout += convolution(channels, width, 1) + convolution(width, width, 3) + convolution(width, 4 * width, 1)
+            layout += convolution(channels, 4 * width, 1) if block == 0 else ()
+            channels = 4 * width
+    return (*layout, (1000, 2048), (1000,))
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -156,7 +156,7 @@ def _check_host_cost(record: Record, layout: str, parameters: Parameters) -> Non
             made = tables.num_made() - tables_before
             detail = f"{made} for {len(optimizer.session.worker.buckets)} buckets"
             record.check(f"no table anew in a step of {name}, {layout}", passed=not made, detail=detail)
-        waits = sum("synchronizing CUDA operation" in str(one.message) for one in caught)
+        waits = sum("synchronizing CUDA operation" in str(warning.message) for warning in caught)
         detail = f"{waits} waits; at most {MOST_WAITS}: the finite check"
         record.check(f"waits for the GPU in a step of {name}, {layout}", passed=waits <= MOST_WAITS, detail=detail)
     record.note(f"{layout}: requests for memory in a step: {', '.join(requests)}")

@@ -1,4 +1,4 @@
-"""What makes a cluster as it is: faults of ranks, nodes and links, and what varies; one file each.
+"""What makes a cluster as it is: faults of ranks, nodes and links, and what varies.
 
 Importing the package makes all of them known to `simnet.cluster.FAULTS`. Other packages add theirs by
 `FAULTS.register`, or by an entry point of the group `simnet.faults`.
@@ -13,8 +13,7 @@ from simnet.cluster.faults.added_latency import AddedLatency
 from simnet.cluster.faults.background_traffic import BackgroundTraffic
 from simnet.cluster.faults.packet_loss import PacketLoss
 from simnet.cluster.faults.pause import Pause
-from simnet.cluster.faults.compute_jitter import ComputeJitter
-from simnet.cluster.faults.collective_jitter import CollectiveJitter
+from simnet.cluster.faults.jitter import CollectiveJitter, ComputeJitter
 from simnet.cluster.faults.node_failure import NodeFailure
 # isort: on
 

@@ -1,11 +1,12 @@
-"""How times vary around their mean: lognormal by a coefficient of variation, or as samples that were measured."""
+"""Compute and collectives that take a little more or less every time: lognormal, or as samples that were measured."""
 
 import math
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.cluster.hardware import Fault
+from simnet.cluster.faults.places import check_places
+from simnet.cluster.hardware import FAULTS, Cluster, Fault
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -52,3 +53,48 @@ class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return np.asarray(draws.choice(samples, number))
         variance = math.log1p((self.cv or 0.0) ** 2)
         return np.clip(draws.lognormal(-variance / 2, math.sqrt(variance), number), 1e-6, 1e9)
+
+
+@FAULTS.register
+class ComputeJitter(Jitter, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="compute_jitter"):
+    """Compute that takes a little more or less in every iteration: one factor of mean 1 for each rank and iteration.
+
+    Attributes:
+        ranks: by default all.
+    """
+
+    title: ClassVar[str] = "jitter of compute"
+    varies: ClassVar[bool] = True
+
+    ranks: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuse ranks that are not there.
+
+        Raises:
+            ValueError: one is not.
+        """
+        check_places("rank", self.ranks, cluster.world_size)
+
+    def draw_compute(self, draws: "Generator", iteration: int, num_ranks: int) -> "FloatArray":  # noqa: ARG002
+        """Return the factor of each rank."""
+        import numpy as np
+
+        drawn = self.draw_factors(draws, num_ranks)
+        if not self.ranks:
+            return drawn
+        factors = np.ones(num_ranks)
+        factors[list(self.ranks)] = drawn[list(self.ranks)]
+        return factors
+
+
+@FAULTS.register
+class CollectiveJitter(Jitter, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="collective_jitter"):
+    """Collectives that take a little more or less every time: one factor of mean 1 for each, all its ranks alike."""
+
+    title: ClassVar[str] = "jitter of collectives"
+    varies: ClassVar[bool] = True
+
+    def draw_collectives(self, draws: "Generator", iteration: int, number: int) -> "FloatArray":  # noqa: ARG002
+        """Return the factor of each collective."""
+        return self.draw_factors(draws, number)

@@ -101,7 +101,7 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         Raises:
             SimnetError: the workload knows no time on that GPU, or the same as on the others, whose it may be.
         """
-        found = self
+        slower = self
         if self.gpu:
             where = f"cluster.faults: 'other_nodes': gpu: {self.gpu!r}"
             if self.gpu == cluster.gpu:
@@ -112,10 +112,10 @@ class OtherNodes(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, t
                     f"{where}: takes as long as {cluster.gpu!r}, since the workload gives its times whatever the GPU; "
                     "give compute_slowdown in its place"
                 )
-            found = replace(found, gpu="", compute_slowdown=own_s / usual_s)
+            slower = replace(slower, gpu="", compute_slowdown=own_s / usual_s)
         if self.nic is not None:
-            found = replace(found, nic=None, nic_slowdown=cluster.inter_node.bytes_per_s / self.nic)
-        return found
+            slower = replace(slower, nic=None, nic_slowdown=cluster.inter_node.bytes_per_s / self.nic)
+        return slower
 
     def compute_factor(self, node: int, local_rank: int) -> float:  # noqa: ARG002
         """Return the factor of the nodes."""

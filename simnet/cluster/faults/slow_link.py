@@ -54,5 +54,5 @@ class SlowLink(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     def link_factor(self, link: LinkId, time_s: float) -> float:
         """Return the factor on the time of a byte on the link while it is slow."""
-        is_mine = link.kind in _KINDS[self.link] and link.place == self.place
-        return 1 / self.rate if is_mine and self.is_on(time_s) else 1.0
+        is_this = link.kind in _KINDS[self.link] and link.place == self.place
+        return 1 / self.rate if is_this and self.is_on(time_s) else 1.0

@@ -71,7 +71,10 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
         if self.every_s is not None and after_s > first_s:
             first_s += self._periods(after_s - first_s) * self.every_s
         later = (first_s, first_s + self.lasts_s, first_s + (self.every_s or math.inf))
-        return min((one for one in later if one > after_s and not self._is_same(one, after_s)), default=math.inf)
+        return min(
+            (change_s for change_s in later if change_s > after_s and not self._is_same(change_s, after_s)),
+            default=math.inf,
+        )
 
     def _periods(self, since_s: float) -> int:
         assert self.every_s is not None
@@ -91,19 +94,19 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
             return ""
         if not self._overlaps(other):
             return ""
-        begins = ", ".join(repr(one.from_s.text()) for one in (other, self))
+        begins = ", ".join(repr(fault.from_s.text()) for fault in (other, self))
         return f"two of kind {tag_of(self)!r} on the same links at one time, from {begins}: let one end before"
 
     def _overlaps(self, other: "TimedFault") -> bool:
         """Tell whether both are there at some time."""
-        mine, its = self._exactly(), other._exactly()
-        if mine.every is None or its.every is None:
-            once, again = (mine, its) if mine.every is None else (its, mine)
+        this, its = self._exactly(), other._exactly()
+        if this.every is None or its.every is None:
+            once, again = (this, its) if this.every is None else (its, this)
             return _meets(once, again)
         # The distances of one's beginnings from the other's are, in the long run, all that a common measure allows.
-        step = _common_measure(mine.every, its.every)
-        after = (mine.begins - its.begins) % step
-        return after < its.lasts or step - after < mine.lasts
+        step = _common_measure(this.every, its.every)
+        after = (this.begins - its.begins) % step
+        return after < its.lasts or step - after < this.lasts
 
     def _exactly(self) -> "_Window":
         to_s = None if self.to_s is None else _exact(self.to_s)
@@ -133,7 +136,7 @@ def _exact(seconds: Duration) -> Fraction:
     return Fraction(repr(float(seconds)))
 
 
-def _common_measure(one: Fraction, other: Fraction) -> Fraction:
+def _common_measure(period: Fraction, other: Fraction) -> Fraction:
     """Return the longest time of which both are whole multiples."""
-    whole = math.gcd(one.numerator * other.denominator, other.numerator * one.denominator)
-    return Fraction(whole, one.denominator * other.denominator)
+    whole = math.gcd(period.numerator * other.denominator, other.numerator * period.denominator)
+    return Fraction(whole, period.denominator * other.denominator)

@@ -56,8 +56,8 @@ class Case:
 
 def evaluate() -> Outcome:
     """Predict the band of each headline."""
-    found = cases("overlapped")
-    predictions = _predictions(found)
+    overlapped = cases("overlapped")
+    predictions = _predictions(overlapped)
     return Outcome(
         title="BinSGDM / Birder: headline speedups",
         unit="x",
@@ -65,7 +65,7 @@ def evaluate() -> Outcome:
         bound=TARGET,
         parameters=hkbu.bsp(hkbu.ETHERNET).parameters,
         predictions=predictions,
-        facts={"tasks": TASKS, "precisions": PRECISIONS, "overlapped": found, "cases": cases},
+        facts={"tasks": TASKS, "precisions": PRECISIONS, "overlapped": overlapped, "cases": cases},
         make_alternatives=_alternatives,
         curves=tuple(
             FigureLine(
@@ -74,7 +74,7 @@ def evaluate() -> Outcome:
                 points=tuple((float(batch), speedup) for batch, speedup in case.speedups if batch in SHOWN),
                 level=case.row.value,
             )
-            for case in found
+            for case in overlapped
         ),
     )
 
@@ -96,13 +96,13 @@ def calibrated() -> Calibration:
 
 
 def _scenario(workload: str, precision: str, when: str) -> Scenario:
-    given = {
+    parts = {
         "cluster": "a100_8x8_10gbit",
         "workload": {"use": workload, "precision": precision},
         "strategy": STRATEGIES[when],
         "baseline": "all_reduce",
     }
-    return replace(scenarios.build(given), calibration=calibrated())
+    return replace(scenarios.build(parts), calibration=calibrated())
 
 
 def _speedups(base: Scenario) -> Iterator[tuple[int, float]]:
@@ -112,15 +112,15 @@ def _speedups(base: Scenario) -> Iterator[tuple[int, float]]:
         yield batch, speedup
 
 
-def _predictions(found: tuple[Case, ...]) -> tuple[Prediction, ...]:
+def _predictions(of_cases: tuple[Case, ...]) -> tuple[Prediction, ...]:
     """Return the band of each headline over these cases."""
-    rows = dict.fromkeys(case.row for case in found)
-    return tuple(_prediction(row, [case for case in found if case.row == row]) for row in rows)
+    rows = dict.fromkeys(case.row for case in of_cases)
+    return tuple(_prediction(row, [case for case in of_cases if case.row == row]) for row in rows)
 
 
-def _prediction(row: PublishedRow, mine: list[Case]) -> Prediction:
+def _prediction(row: PublishedRow, of_headline: list[Case]) -> Prediction:
     # The predicted value is the point of the band nearest to the headline: no error within the band.
-    low, high = min(case.low for case in mine), max(case.high for case in mine)
+    low, high = min(case.low for case in of_headline), max(case.high for case in of_headline)
     return Prediction(
         series="batch 16 to 128, both precisions",
         label=f"{TASKS[row.model]}, {row.gpus} A100, 10 Gbit/s",

@@ -68,9 +68,9 @@ def evaluate() -> Outcome:
 def _known() -> dict[str, PublishedRow]:
     """Return the row that most shows each number."""
     rows = published_rows.load()
-    steps = {model: rows.one(SOURCE, network="P2P", model=model, method=EIGHT) for model in (WIDE_RESNET, TRANSFORMER)}
+    steps = {model: rows.only(SOURCE, network="P2P", model=model, method=EIGHT) for model in (WIDE_RESNET, TRANSFORMER)}
     return steps | {
-        network: rows.one(SOURCE, network=network, model=WIDE_RESNET, method=DENSE) for network in ("P2P", "SHM")
+        network: rows.only(SOURCE, network=network, model=WIDE_RESNET, method=DENSE) for network in ("P2P", "SHM")
     }
 
 
@@ -89,9 +89,9 @@ def _study(*, has_hooks: bool) -> Study:
     return plain.solved(known, FIRST_GUESS, _numbers)
 
 
-def _numbers(found: Values) -> dict[str, float]:
+def _numbers(solved: Values) -> dict[str, float]:
     """Return steps [s] and parts of the rate from what is solved for."""
-    return {key: value if key in NUM_ELEMENTS else 1 / value for key, value in found.items()}
+    return {key: value if key in NUM_ELEMENTS else 1 / value for key, value in solved.items()}
 
 
 def _parameters(study: Study) -> Iterator[Parameter]:

@@ -20,7 +20,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, co
 from simnet.validation.published import hkbu, one_bit_adam
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import cached
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "YouhuiBai/SOSP21-scripts"
@@ -105,9 +105,11 @@ def compute_s(nodes: Nodes, model: str, batch: int = BATCH) -> float:
 def _compute_parameters(nodes: Nodes) -> Iterator[Parameter]:
     for model in nodes.models:
         first, whole = _breakdown(model)
-        found = (*rows(nodes, model=model, method="Linear"), first, whole)
+        rows_of_model = (*rows(nodes, model=model, method="Linear"), first, whole)
         how = f"Linear; {first.value / whole.value:.0%} of it before the first gradient, as on the 1080 Ti"
-        yield compute_parameter(f"a step of one GPU, {model}, batch {BATCH}", compute_s(nodes, model), how, found)
+        yield compute_parameter(
+            f"a step of one GPU, {model}, batch {BATCH}", compute_s(nodes, model), how, rows_of_model
+        )
 
 
 def printed_batches() -> dict[str, float]:
@@ -115,7 +117,7 @@ def printed_batches() -> dict[str, float]:
     return {model: _breakdown(model)[1].value / 1e3 / compute_s(LOCAL, model) * BATCH for model in LOCAL.models}
 
 
-def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FittedValue, ...], batch: int = BATCH) -> Study:
+def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FreeNumber, ...], batch: int = BATCH) -> Study:
     """Return the study of a cluster: these fits, and all other rows across nodes to predict."""
     return Study(
         initial=Calibration(
@@ -133,9 +135,9 @@ def _study(nodes: Nodes, inside: LinkCalibration, fits: tuple[FittedValue, ...],
     ).predicting(row for row in rows(nodes) if row.method != "Linear" and row.nodes > 1)
 
 
-def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> FittedValue:
+def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> FreeNumber:
     """Return a fit of a rate to the dense rows of so many nodes."""
-    return FittedValue(
+    return FreeNumber(
         key=key,
         how="least squares",
         rows=rows(nodes, method=RING, nodes=num_nodes),
@@ -143,9 +145,9 @@ def _ring_fit(nodes: Nodes, key: str, num_nodes: int, gbit_per_s: float) -> Fitt
     )
 
 
-def _fits(nodes: Nodes) -> tuple[FittedValue, ...]:
+def _fits(nodes: Nodes) -> tuple[FreeNumber, ...]:
     """Return the fits of a cluster, all to dense rows: what one node adds to backward, then the NICs by nodes."""
-    slowdown = FittedValue(
+    slowdown = FreeNumber(
         key="hook_slowdown",
         how="mean signed error zero",
         bounds=SLOWDOWNS,
@@ -174,11 +176,16 @@ def _other_topologies(whole: Study, nodes: Nodes) -> Iterator[Alternative]:
 
 def _speedups(whole: Study) -> dict[str, tuple[float, float]]:
     """Return the speedup of onebit over the dense rows, predicted and published, by model, on the most GPUs."""
-    most = max(one.row.gpus for one in whole.predictions)
-    found = {(one.row.model, one.row.method): one for one in whole.predictions if one.row.gpus == most}
-    pairs = {model: (found[model, RING], found[model, ONEBIT]) for model, method in found if method == ONEBIT}
+    most = max(prediction.row.gpus for prediction in whole.predictions)
+    largest = {
+        (prediction.row.model, prediction.row.method): prediction
+        for prediction in whole.predictions
+        if prediction.row.gpus == most
+    }
+    pairs = {model: (largest[model, RING], largest[model, ONEBIT]) for model, method in largest if method == ONEBIT}
     return {
-        model: (ring.predicted / one.predicted, ring.measured / one.measured) for model, (ring, one) in pairs.items()
+        model: (ring.predicted / onebit.predicted, ring.measured / onebit.measured)
+        for model, (ring, onebit) in pairs.items()
     }
 
 
@@ -213,7 +220,7 @@ def local() -> Outcome:
             "onebit": ONEBIT,
             "batches": printed_batches(),
             "speedups": _speedups(study),
-            "gathered": max(1 + one.error for one in gathered),
+            "gathered": max(1 + prediction.error for prediction in gathered),
         },
         make_alternatives=alternatives,
     )
@@ -248,7 +255,7 @@ def _breakdown(model: str) -> tuple[PublishedRow, PublishedRow]:
     """Return when the first gradient is sent, and the whole step, of the printed breakdown [ms]."""
     known = "BERT-Base" if model.startswith("BERT") else model
     load = published_rows.load()
-    return load.one(SOURCE, model=known, metric="start of synchronization"), load.one(
+    return load.only(SOURCE, model=known, metric="start of synchronization"), load.only(
         SOURCE, model=known, metric="computation"
     )
 

@@ -17,7 +17,7 @@ from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, compute_parameter
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, cached, with_value
-from simnet.validation.study import FittedValue, Study, all_predictions
+from simnet.validation.study import FreeNumber, Study, all_predictions
 from simnet.workload import training_step
 
 SOURCE = "HKBU"
@@ -105,8 +105,8 @@ def compute_parameters(wanted: Iterable[PublishedRow]) -> Iterator[Parameter]:
     for row in wanted:
         single = _compute_row(row)
         by_model.setdefault(row.model, {})[single.key] = single
-    for model, found in by_model.items():
-        singles = tuple(found.values())
+    for model, singles_of_model in by_model.items():
+        singles = tuple(singles_of_model.values())
         key = f"forward + backward + optimizer, {model}, batch {singles[0].batch_per_gpu}"
         optimizer_ms = 1e3 * _optimizer_s(model, MEMORY_BYTES_PER_S)
         how = f"1 GPU; {optimizer_ms:.1f} ms of it optimizer, a third of the rest forward"
@@ -121,7 +121,7 @@ def _optimizer_s(model: str, memory_bytes_per_s: float) -> float:
 @cached
 def _compute_row(row: PublishedRow) -> PublishedRow:
     """Return the 1-GPU row with the model, method and network of a row."""
-    return published_rows.load().one(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
+    return published_rows.load().only(SOURCE, model=row.model, network=row.network, method=row.method, gpus=1)
 
 
 def _predict_s(
@@ -172,8 +172,8 @@ def bsp(network: PublishedNetwork) -> Study:
     )
 
 
-def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FittedValue:
-    return FittedValue(
+def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FreeNumber:
+    return FreeNumber(
         part=network.part,
         key=key,
         how="least squares",
@@ -182,9 +182,9 @@ def _bandwidth(network: PublishedNetwork, key: str, gpus: int) -> FittedValue:
     )
 
 
-def _launch(network: PublishedNetwork) -> FittedValue:
+def _launch(network: PublishedNetwork) -> FreeNumber:
     """Return the fit of what a collective costs before its first byte."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key=LAUNCH,
         how="mean signed error zero",
@@ -202,11 +202,12 @@ def overlapped(network: PublishedNetwork) -> Study:
     collective.
     """
     plain, wanted = bsp(network), rows(network, method=(WFBP, MERGED), gpus=(CALIBRATED, *PREDICTED))
+    # On InfiniBand PCIe limits, so that it shows there what backward leaves of it; Ethernet takes that over.
     if network is not INFINIBAND:
         whole = replace(plain, initial=_with_pcie(plain.initial), fits=(*plain.fits, _launch(network)))
         return whole.predicting(wanted)
     known = rows(network, method=(WFBP, MERGED), gpus=CALIBRATED)
-    beside = FittedValue(part=network.part, key=OVERLAP_EFFICIENCY, how="least squares", rows=known)
+    beside = FreeNumber(part=network.part, key=OVERLAP_EFFICIENCY, how="least squares", rows=known)
     return replace(plain, fits=(*plain.fits, beside)).predicting(wanted)
 
 
@@ -260,11 +261,11 @@ def without_overlap() -> Outcome:
     studies = tuple(map(bsp, NETWORKS))
 
     def alternatives() -> Iterator[Alternative]:
-        found: list[Prediction] = []
+        of_models: list[Prediction] = []
         for model, study in ((model, study) for model in MODELS for study in studies):
             alone = study.refitted(row for row in study.train if row.model == model)
-            found += alone.compare(row for row in study.held_out if row.model == model)
-        yield Alternative("one bandwidth a model", "the same rows", found)
+            of_models += alone.compare(row for row in study.held_out if row.model == model)
+        yield Alternative("one bandwidth a model", "the same rows", of_models)
 
     return Outcome(
         title="HKBU without overlap (BSP)",
@@ -329,7 +330,7 @@ def _other_overlaps() -> Iterator[Alternative]:
         hops = {link: structs.replace(getattr(study.fitted, link), alpha_s=Duration(seconds)) for link in links}
         return with_start(study, **hops)
 
-    larger = [one for one in all_predictions((ethernet, infiniband)) if one.row.gpus != CALIBRATED]
+    larger = [prediction for prediction in all_predictions((ethernet, infiniband)) if prediction.row.gpus != CALIBRATED]
     yield Alternative("the model above, 16 and 32 GPUs only", same, larger)
     yield on_infiniband("no overlap_efficiency, a launch on both networks", _only_launch(INFINIBAND), "8-GPU WFBP rows")
     slowed, both = slowed_backward(INFINIBAND), slowed_backward(INFINIBAND, links_too=True)
@@ -353,7 +354,7 @@ def _other_overlaps() -> Iterator[Alternative]:
         ("the optimizer at the data sheet's memory bandwidth", DATA_SHEET_BYTES_PER_S),
         ("no optimizer in the compute time", math.inf),
     ):
-        others = (replace(overlapped(one), predict=partial(_predict_s, one, rate)) for one in NETWORKS)
+        others = (replace(overlapped(network), predict=partial(_predict_s, network, rate)) for network in NETWORKS)
         yield Alternative(text, same, all_predictions(others))
 
 
@@ -363,7 +364,7 @@ def fast_ethernet() -> Outcome:
     two, four = map(study.value, map(_nodes_key, FAST_CALIBRATED))
 
     def alternatives() -> Iterator[Alternative]:
-        largest = [one for one in study.predictions if one.row.gpus == 32]
+        largest = [prediction for prediction in study.predictions if prediction.row.gpus == 32]
         yield Alternative("the model above, 32 GPUs only", same, largest)
         one_rate = replace(study, fits=(replace(study.fits[0], key="inter_node.efficiency"),))
         yield Alternative("one bandwidth, from 8 GPUs alone", "8 GPUs", one_rate.predictions)
@@ -405,7 +406,10 @@ def one_node() -> Outcome:
         title="HKBU inside one node",
         unit="ms",
         bound=Limit(mean=0.03, worst=0.06),
-        parameters=(*compute_parameters(row for mine in held_out.values() for row in mine), *pcie.parameters),
+        parameters=(
+            *compute_parameters(row for of_network in held_out.values() for row in of_network),
+            *pcie.parameters,
+        ),
         predictions=all_predictions(studies(pcie.fitted)),
         facts={"overlapped": (WFBP, MERGED)},
         make_alternatives=alternatives,

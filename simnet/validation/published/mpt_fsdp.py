@@ -1,12 +1,11 @@
 """llm-foundry: MPT models under FSDP on A100, from the fewest nodes of a model and batch to sixteen."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from itertools import groupby
 from typing import NamedTuple
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from simnet.cluster.hardware import Calibration
 from simnet.core.units import Duration
@@ -14,16 +13,17 @@ from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
 from simnet.strategies import FullShard
 from simnet.validation import published_rows, shipped_parts
-from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, compute_parameter
+from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "mosaicml/llm-foundry"
 CALIBRATION = "azure_nd_a100_v4"
 """Other nodes of eight A100 with 200 Gbit/s a GPU, and NCCL's costs fitted there."""
 SEQUENCE, VOCABULARY, EXPANSION = 2048, 50368, 4
-MOST_STEPS, SAME_TIME = 50, 1e-9
+SHARES = (0.1, 1.0)
+"""Bounds of compute, as parts of a step."""
 TARGET = Limit(mean=0.015, worst=0.03)
 
 
@@ -46,18 +46,6 @@ SHAPES = {
 """Source: scripts/train/yamls/pretrain of llm-foundry."""
 
 
-class Known(Struct, frozen=True):
-    """What is known before rows are predicted: the calibration, and the form of the step.
-
-    Attributes:
-        calibration: NCCL's costs, and how ranks wait for each other.
-        overlap: whether messages hide behind compute.
-    """
-
-    calibration: Calibration
-    overlap: bool = True
-
-
 def evaluate() -> Outcome:
     """Take compute from the fewest GPUs of each model and batch, predict the others."""
     study = _study()
@@ -66,76 +54,69 @@ def evaluate() -> Outcome:
         unit="s",
         target=TARGET,
         bound=TARGET,
-        parameters=tuple(map(_parameter, (group[0] for group in _groups()))),
+        parameters=study.parameters,
         predictions=study.predictions,
         make_alternatives=_alternatives,
     )
 
 
-def _study(known: Known | None = None) -> Study:
+def _study(changes: Mapping[str, object] | None = None, *, overlap: bool = True) -> Study:
+    """Return the study; messages hide behind compute, and the calibration has these changes."""
+    groups = _groups()
+    calibration = structs.replace(shipped_parts.calibration(CALIBRATION), **(changes or {}))
     return Study(
-        initial=known or Known(shipped_parts.calibration(CALIBRATION)),
-        predict=_step_s,
+        initial={},
+        fits=tuple(
+            FreeNumber(
+                key=_key(fewest),
+                rows=(fewest,),
+                bounds=(SHARES[0] * _measured_s(fewest), SHARES[1] * _measured_s(fewest)),
+                part="workload",
+                name=f"forward + backward, {_key(fewest)}",
+                text=lambda seconds: f"{1e3 * seconds:.1f} ms",
+            )
+            for fewest, *_ in groups
+        ),
+        predict=partial(_step_s, calibration, overlap),
         measured=_measured_s,
         series=lambda row: row.model,
-        label=lambda row: f"{row.model}, batch {row.batch_per_gpu}, {row.gpus} GPUs",
-        held_out=tuple(row for group in _groups() for row in group[1:]),
+        label=lambda row: f"{_key(row)}, {row.gpus} GPUs",
+        held_out=tuple(row for group in groups for row in group[1:]),
     )
+
+
+def _key(row: PublishedRow) -> str:
+    return f"{row.model}, batch {row.batch_per_gpu}"
 
 
 def _groups() -> list[tuple[PublishedRow, ...]]:
     """Return the rows of each model and batch, the fewest GPUs first."""
 
-    def of_one(row: PublishedRow) -> tuple[str, str]:
+    def model_and_batch(row: PublishedRow) -> tuple[str, str]:
         return row.model, row.batch_per_gpu
 
-    rows = sorted(published_rows.load().select(SOURCE), key=lambda row: (of_one(row), row.gpus))
-    return [tuple(group) for _, group in groupby(rows, of_one)]
-
-
-def _fewest(row: PublishedRow) -> PublishedRow:
-    return next(group[0] for group in _groups() if row in group)
-
-
-def _parameter(row: PublishedRow) -> Parameter:
-    known = Known(shipped_parts.calibration(CALIBRATION))
-    key = f"forward + backward, {row.model}, batch {row.batch_per_gpu}"
-    return compute_parameter(key, _compute_s(known, row), "meets the row", (row,))
+    rows = sorted(published_rows.load().select(SOURCE), key=lambda row: (model_and_batch(row), row.gpus))
+    return [tuple(group) for _, group in groupby(rows, model_and_batch)]
 
 
 def _measured_s(row: PublishedRow) -> float:
     return int(row.batch_per_gpu) * SEQUENCE / row.value
 
 
-def _step_s(known: Known, row: PublishedRow) -> float:
+def _step_s(calibration: Calibration, overlap: bool, compute_s: Mapping[str, float], row: PublishedRow) -> float:
     """Return the step of a row [s], with compute as in the row of the fewest GPUs."""
-    return _simulated_s(known, row, _compute_s(known, _fewest(row)))
-
-
-def _compute_s(known: Known, row: PublishedRow) -> float:
-    """Return forward and backward with which a row comes out as measured [s]."""
-    compute_s = wanted_s = _measured_s(row)
-    for _ in range(MOST_STEPS):
-        off_s = wanted_s - _simulated_s(known, row, compute_s)
-        if abs(off_s) < SAME_TIME * wanted_s:
-            break
-        compute_s += off_s  # a step takes as much longer as its compute
-    return compute_s
-
-
-def _simulated_s(known: Known, row: PublishedRow, compute_s: float) -> float:
     # With activation checkpointing backward computes forward once more.
     forward = 1 / 4 if "ckpt=True" in row.location else 1 / 3
     workload = Workload(
         tensors=_tensors(row.model),
-        forward_s=Duration(forward * compute_s),
-        backward_s=Duration((1 - forward) * compute_s),
+        forward_s=Duration(forward * compute_s[_key(row)]),
+        backward_s=Duration((1 - forward) * compute_s[_key(row)]),
     )
     scenario = Scenario(
         cluster=shipped_parts.cluster(CALIBRATION, row.nodes),
         workload=workload,
-        calibration=known.calibration,
-        strategy=FullShard(gather_dtype="bf16", reduce_dtype="bf16", overlap=known.overlap),
+        calibration=calibration,
+        strategy=FullShard(gather_dtype="bf16", reduce_dtype="bf16", overlap=overlap),
     )
     return simulate(scenario).result.iteration_s
 
@@ -155,10 +136,7 @@ def _tensors(model: str) -> tuple[Gradient, ...]:
 
 
 def _alternatives() -> Iterator[Alternative]:
-    known = Known(shipped_parts.calibration(CALIBRATION))
-    alike = structs.replace(known.calibration, compute_spread=0.0, host_pause_s=Duration(0))
-    for variant, other in (
-        ("no rank waits for a slower one", Known(alike)),
-        ("that, and every message blocks", Known(alike, overlap=False)),
-    ):
-        yield Alternative(variant, "the fewest GPUs of each", replace(_study(), initial=other).predictions)
+    alike = {"compute_spread": 0.0, "host_pause_s": Duration(0)}
+    yield Alternative("no rank waits for a slower one", "the fewest GPUs of each", _study(alike).predictions)
+    blocking = _study(alike, overlap=False)
+    yield Alternative("that, and every message blocks", "the fewest GPUs of each", blocking.predictions)

@@ -49,19 +49,19 @@ def _with_scatter(predictions: Sequence[Prediction], calibrated: Calibration, ba
 
     No other publication has single messages, so that none says how far the model is off on these.
     """
-    fitted = [one for gpus in CALIBRATION_GPUS for one in predict(calibrated, gpus, band)]
-    low, high = intervals.middle_90_percent([one.measured / one.predicted for one in fitted])
-    return tuple(replace(one, known_range=(min(low, 1.0), max(high, 1.0))) for one in predictions)
+    fitted = [prediction for gpus in CALIBRATION_GPUS for prediction in predict(calibrated, gpus, band)]
+    low, high = intervals.middle_90_percent([prediction.measured / prediction.predicted for prediction in fitted])
+    return tuple(replace(prediction, known_range=(min(low, 1.0), max(high, 1.0))) for prediction in predictions)
 
 
 def read_log(gpus: int) -> NcclLog:
     """Return a shipped log."""
     path = files.data_path("published", "nccl-tests", f"a100_azure_nd_v4_{gpus}gpus.log")
     try:
-        found = nccl_log.read(path)
+        log = nccl_log.read(path)
     except SimnetError as error:
         raise SimnetError(f"{error}: restore the shipped file") from error
-    return _varied(found, path.name)
+    return _varied(log, path.name)
 
 
 def _varied(log: NcclLog, name: str) -> NcclLog:

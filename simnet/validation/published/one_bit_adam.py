@@ -21,7 +21,7 @@ from simnet.validation import outcome, published_rows, shipped_parts
 from simnet.validation.outcome import Parameter
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, cached
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Workload
 
 SOURCE = "1-bit Adam"
@@ -58,8 +58,8 @@ NETWORKS = (ETHERNET, INFINIBAND)
 
 def table_rows(network: PublishedNetwork, metric: str, **wanted: object) -> tuple[PublishedRow, ...]:
     """Return rows of Table 1 [ms]."""
-    found = published_rows.load().select(SOURCE, network=network.column, metric=metric, **wanted)
-    return tuple(row for row in found if row.location.startswith(TABLE))
+    rows = published_rows.load().select(SOURCE, network=network.column, metric=metric, **wanted)
+    return tuple(row for row in rows if row.location.startswith(TABLE))
 
 
 def table_s(row: PublishedRow) -> float:
@@ -70,8 +70,8 @@ def table_s(row: PublishedRow) -> float:
 def table_sum_s(network: PublishedNetwork, accumulated: int, metrics: Sequence[str] = (ALL_REDUCE, *COMPUTE)) -> float:
     """Return the sum of parts of a dense step of 64 GPUs in Table 1, with 16 samples a micro-batch [s]."""
     wanted = {"gpus": GPUS_IN_TABLE_AND_FIGURE, "batch_per_gpu": str(BATCH)}
-    found = (row for metric in metrics for row in table_rows(network, metric, **wanted))
-    return sum(row.value for row in found if accumulation(row) == accumulated) / 1e3
+    rows = (row for metric in metrics for row in table_rows(network, metric, **wanted))
+    return sum(row.value for row in rows if accumulation(row) == accumulated) / 1e3
 
 
 def accumulation(row: PublishedRow) -> int:
@@ -106,19 +106,19 @@ class ComputeTimes:
 @cached
 def compute_times(network: PublishedNetwork) -> ComputeTimes:
     """Return the mean compute of the rows of Table 1 with 16 samples a GPU and no accumulation."""
-    found = {metric: tuple(filter(_is_plain, table_rows(network, metric))) for metric in COMPUTE}
+    by_metric = {metric: tuple(filter(_is_plain, table_rows(network, metric))) for metric in COMPUTE}
     forward_s, backward_s, optimizer_s = (
-        sum(row.value for row in these) / len(these) / 1e3 for these in found.values()
+        sum(row.value for row in these) / len(these) / 1e3 for these in by_metric.values()
     )
-    every = tuple(row for these in found.values() for row in these)
+    every = tuple(row for these in by_metric.values() for row in these)
     return ComputeTimes(forward_s=forward_s, backward_s=backward_s, optimizer_s=optimizer_s, rows=every)
 
 
 def compute_parameter(network: PublishedNetwork) -> Parameter:
     """Return the compute time of a micro-batch, the mean of Table 1, as a parameter."""
-    found = compute_times(network)
-    total_s = found.forward_s + found.backward_s + found.optimizer_s
-    return outcome.compute_parameter(f"forward + backward + step, {network.label}", total_s, "mean", found.rows)
+    compute = compute_times(network)
+    total_s = compute.forward_s + compute.backward_s + compute.optimizer_s
+    return outcome.compute_parameter(f"forward + backward + step, {network.label}", total_s, "mean", compute.rows)
 
 
 def dense(algorithm: str) -> DenseAllReduce:
@@ -136,13 +136,13 @@ def simulate_iteration(
 
 @cached
 def _scenario(network: PublishedNetwork, num_nodes: int, strategy: AnyStrategy, accumulated: int) -> Scenario:
-    found = compute_times(network)
+    compute = compute_times(network)
     workload = Workload(
         num_elements=NUM_ELEMENTS,
         dtype="fp16",
-        forward_s=Duration(found.forward_s),
-        backward_s=Duration(found.backward_s),
-        optimizer_s=Duration(found.optimizer_s),
+        forward_s=Duration(compute.forward_s),
+        backward_s=Duration(compute.backward_s),
+        optimizer_s=Duration(compute.optimizer_s),
         batch_per_rank=BATCH,
     )
     return Scenario(
@@ -165,7 +165,7 @@ def unfitted(network: PublishedNetwork) -> Calibration:
 def single_node(network: PublishedNetwork) -> Study:
     """Return the fit of the links inside a node to the single-node all-reduce of Table 1."""
     nominal = float(shipped_parts.cluster(network.part).intra_node.bytes_per_s) * 8 / 1e9
-    fit = FittedValue(
+    fit = FreeNumber(
         part=network.part,
         key=NVLINK,
         bounds=(0.01, 1.0),
@@ -177,9 +177,9 @@ def single_node(network: PublishedNetwork) -> Study:
 
 def nvlink() -> tuple[LinkCalibration, Parameter]:
     """Return NVLink of the V100 nodes as fitted here, for another set with such nodes."""
-    (found,) = single_node(INFINIBAND).parameters
-    text = f"{found.value:.4f} ({found.value * 1200:.0f} Gbit/s)"
-    return LinkCalibration(efficiency=found.value), replace(found, part=HERE, text=text)
+    (nvlink_part,) = single_node(INFINIBAND).parameters
+    text = f"{nvlink_part.value:.4f} ({nvlink_part.value * 1200:.0f} Gbit/s)"
+    return LinkCalibration(efficiency=nvlink_part.value), replace(nvlink_part, part=HERE, text=text)
 
 
 def _table_study(network: PublishedNetwork, algorithm: str) -> Study:
@@ -248,8 +248,8 @@ def efficiencies(study: Study) -> tuple[float, ...]:
 @cached
 def disagreements(network: PublishedNetwork, make: DenseStudy) -> dict[str, float]:
     """Return the ratio of the bandwidths on two and on four nodes under every algorithm, ascending; 1 is agreement."""
-    found = {algorithm: efficiencies(make(network, algorithm)) for algorithm in ALGORITHMS}
-    ratios = {algorithm: max(both) / min(both) for algorithm, both in found.items()}
+    by_algorithm = {algorithm: efficiencies(make(network, algorithm)) for algorithm in ALGORITHMS}
+    ratios = {algorithm: max(both) / min(both) for algorithm, both in by_algorithm.items()}
     return dict(sorted(ratios.items(), key=lambda item: item[1]))
 
 
@@ -260,10 +260,10 @@ def chosen(network: PublishedNetwork, make: DenseStudy) -> Study:
 
 def _fits_by_nodes(
     network: PublishedNetwork, rows: Sequence[PublishedRow], part: str, how: str, prefix: str = ""
-) -> tuple[FittedValue, ...]:
+) -> tuple[FreeNumber, ...]:
     rate = network.nominal_gbit_per_s
     return tuple(
-        FittedValue(
+        FreeNumber(
             part=part,
             key=f"{prefix}by_nodes.{nodes}.efficiency",
             bounds=(0.005, 1.0),
@@ -298,9 +298,9 @@ def compression_stage(network: PublishedNetwork) -> Study:
     ).predicting(rows)
 
 
-def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> FittedValue:
+def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> FreeNumber:
     """Return the fit of all kernels of the codec as one kernel, to the smallest point."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key="kernels.compress",
         bounds=(0.0, 1e-8),
@@ -309,9 +309,9 @@ def _codec_fit(network: PublishedNetwork, rows: Sequence[PublishedRow]) -> Fitte
     )
 
 
-def send_cost_fit(network: PublishedNetwork, rows: Sequence[PublishedRow], cost: str = "poll_cost") -> FittedValue:
+def send_cost_fit(network: PublishedNetwork, rows: Sequence[PublishedRow], cost: str = "poll_cost") -> FreeNumber:
     """Return the fit of a cost per send to the largest point: by their number ("poll_cost") or "message_cost"."""
-    return FittedValue(
+    return FreeNumber(
         part=network.part,
         key=f"libraries.{MPI}.{cost}",
         bounds=(0.0, 1e-2),
@@ -349,7 +349,7 @@ def one_rate_table(network: PublishedNetwork) -> Study:
     rows = (*study.train, *study.held_out)
     plain = list(filter(_is_plain, rows))
     known = min(plain, key=lambda row: row.nodes), max(plain, key=lambda row: row.nodes)
-    fit = FittedValue(key="inter_node.efficiency", how="least squares", rows=known)
+    fit = FreeNumber(key="inter_node.efficiency", how="least squares", rows=known)
     return replace(study, fits=(fit,)).predicting(rows)
 
 
@@ -362,7 +362,7 @@ def one_rate_stage(network: PublishedNetwork) -> Study:
     """
     rows = figure_rows(network, "1-bit Adam")
     key, bounds = ("poll_cost", (0.0, 1e-2)) if network is ETHERNET else ("all_to_all_efficiency", (0.05, 1.0))
-    exchange = FittedValue(key=key, bounds=bounds, rows=(max(rows, key=lambda row: row.gpus),))
+    exchange = FreeNumber(key=key, bounds=bounds, rows=(max(rows, key=lambda row: row.gpus),))
     stage, start = compression_stage(network), one_rate_table(network).fitted
     return replace(stage, initial=start, fits=(_codec_fit(network, rows), exchange)).predicting(rows)
 

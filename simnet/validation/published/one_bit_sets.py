@@ -17,7 +17,7 @@ from simnet.validation.published import one_bit_adam as paper
 from simnet.validation.published.one_bit_adam import ETHERNET, INFINIBAND, NETWORKS
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import PublishedNetwork, with_value
-from simnet.validation.study import FittedValue, Study, all_predictions
+from simnet.validation.study import FreeNumber, Study, all_predictions
 from simnet.workload import training_step
 
 SAME = "the same rows"
@@ -56,7 +56,7 @@ def table() -> Outcome:
         ),
         predictions=all_predictions(studies),
         facts={
-            "spreads": {one.label: paper.disagreements(one, paper.dense_all_reduce) for one in NETWORKS},
+            "spreads": {network.label: paper.disagreements(network, paper.dense_all_reduce) for network in NETWORKS},
             "fitted": paper.efficiencies(studies[0])[0] * ETHERNET.nominal_gbit_per_s,
             "iperf": float(studies[0].train[0].effective_gbps),
         },
@@ -73,9 +73,11 @@ def _other_algorithms(make: paper.DenseStudy) -> Iterator[Alternative]:
 def dense_adam() -> Outcome:
     """Fit algorithm and bandwidths to the points of two and four nodes of Fig 5a, predict the others."""
     studies = [paper.chosen(network, paper.dense_adam) for network in NETWORKS]
-    of_any = [paper.dense_adam(network, one).predictions for network in NETWORKS for one in paper.ALGORITHMS]
+    of_any = [
+        paper.dense_adam(network, algorithm).predictions for network in NETWORKS for algorithm in paper.ALGORITHMS
+    ]
     # The point whose set-up is in Table 1, too.
-    in_both = {one: paper.figure_rows(one, "Adam") for one in NETWORKS}
+    in_both = {network: paper.figure_rows(network, "Adam") for network in NETWORKS}
 
     def alternatives() -> Iterator[Alternative]:
         yield from _other_algorithms(paper.dense_adam)
@@ -116,10 +118,12 @@ def dense_adam() -> Outcome:
 def _with_trend(study: Study) -> Calibration:
     """Return the fitted calibration with more points, each as far from the one before as the second from the first."""
     two, four = paper.efficiencies(study)
-    found: Calibration = study.fitted
+    calibration: Calibration = study.fitted
     for doubling in range(2, MOST_DOUBLINGS + 1):
-        found = with_value(found, f"by_nodes.{2**doubling}.efficiency", two * (four / two) ** (doubling - 1))
-    return found
+        calibration = with_value(
+            calibration, f"by_nodes.{2**doubling}.efficiency", two * (four / two) ** (doubling - 1)
+        )
+    return calibration
 
 
 def compression_stage() -> Outcome:
@@ -141,8 +145,8 @@ def compression_stage() -> Outcome:
             "single-node and largest point of each network",
             [
                 prediction
-                for study, one in zip(studies, one_rate, strict=True)
-                for prediction in one.compare(row for row in study.held_out if row in one.held_out)
+                for study, other in zip(studies, one_rate, strict=True)
+                for prediction in other.compare(row for row in study.held_out if row in other.held_out)
             ],
         )
 
@@ -164,20 +168,20 @@ def compression_stage() -> Outcome:
 def speedup() -> Outcome:
     """Predict the speedups of which at least one side is no calibrated point."""
     points = {network: _quotients(network) for network in NETWORKS}
-    studies = {network: _speedup_study(network, mine) for network, mine in points.items()}
+    studies = {network: _speedup_study(network, quotients) for network, quotients in points.items()}
     predictions = all_predictions(studies.values())
     every = all_predictions(replace(study, held_out=tuple(points[network])) for network, study in studies.items())
-    unmarked = [one for one in predictions if not one.label.endswith("*")]
+    unmarked = [prediction for prediction in predictions if not prediction.label.endswith("*")]
 
     def alternatives() -> Iterator[Alternative]:
-        found: list[Prediction] = []
+        of_one_rate: list[Prediction] = []
         for network, study in studies.items():
             dense, one_bit = paper.one_rate_adam(network), paper.one_rate_stage(network)
-            found += replace(study, predict=_quotient_of(dense, one_bit), grows=False).predictions
+            of_one_rate += replace(study, predict=_quotient_of(dense, one_bit), grows=False).predictions
         yield Alternative(
             "one bandwidth for all numbers of nodes, that of Table 1",
             "Table 1, single-node and largest 1-bit point",
-            found,
+            of_one_rate,
         )
         yield Alternative("the model above, rows without * only", SAME, unmarked)
 
@@ -192,7 +196,7 @@ def speedup() -> Outcome:
             "mean": mean_error(predictions),
             "mean_of_all": mean_error(every),
             "num_of_all": len(every),
-            "both_fitted": sum(num_fitted == 2 for mine in points.values() for num_fitted in mine.values()),
+            "both_fitted": sum(num_fitted == 2 for point in points.values() for num_fitted in point.values()),
             "unmarked": mean_error(unmarked),
             "networks": [network.label for network in NETWORKS],
         },
@@ -204,7 +208,7 @@ def _quotients(network: PublishedNetwork) -> dict[PublishedRow, int]:
     """Return published speedups as rows, whose keys name the lines of both sides, and how many sides are calibrated."""
     one_bit = {row.gpus: row for row in paper.figure_rows(network, "1-bit Adam")}
     known = {row for parameter in paper.stage_parameters(network) for row in parameter.rows}
-    found = {}
+    quotients = {}
     for dense in paper.figure_rows(network, "Adam"):
         other = one_bit[dense.gpus]
         row = structs.replace(
@@ -215,15 +219,15 @@ def _quotients(network: PublishedNetwork) -> dict[PublishedRow, int]:
             unit="x",
             value=other.value / dense.value,
         )
-        found[row] = (dense in known) + (other in known)
-    return found
+        quotients[row] = (dense in known) + (other in known)
+    return quotients
 
 
 def _speedup_study(network: PublishedNetwork, points: dict[PublishedRow, int]) -> Study:
     dense, stage = paper.chosen(network, paper.dense_adam), paper.compression_stage(network)
     return Study(
         initial=stage.fitted,
-        predict=lambda found, row: dense.predict(found, row) / stage.predict(found, row),
+        predict=lambda calibration, row: dense.predict(calibration, row) / stage.predict(calibration, row),
         measured=lambda row: row.value,
         series=lambda _: network.label,
         label=lambda row: f"{network.label}, {row.gpus} GPUs{' *' if points[row] == 1 else ''}",
@@ -243,7 +247,7 @@ def shaped_network() -> Outcome:
     """Calibrate the dense ring on one row, predict the other rates."""
     rows = published_rows.load().select(paper.SOURCE, location=FIG_9)
     known = tuple(row for row in rows if row.effective_gbps == "1.0")
-    fit = FittedValue(key=PART, name="dense ring, part of the shaped rate", bounds=(0.2, 1.5), rows=known)
+    fit = FreeNumber(key=PART, name="dense ring, part of the shaped rate", bounds=(0.2, 1.5), rows=known)
     study = Study(
         initial=structs.replace(paper.compression_stage(ETHERNET).fitted, by_nodes=(), libraries={}),
         fits=(fit,),
@@ -259,7 +263,7 @@ def shaped_network() -> Outcome:
         target=Limit(mean=0.08, worst=0.15),
         bound=Limit(mean=0.16, worst=0.30),
         parameters=(
-            *(one for one in paper.stage_parameters(ETHERNET) if one.key in codec),
+            *(parameter for parameter in paper.stage_parameters(ETHERNET) if parameter.key in codec),
             paper.compute_parameter(ETHERNET),
             *study.parameters,
         ),
@@ -326,7 +330,11 @@ def _other_shaped(study: Study) -> Iterator[Alternative]:
 def compute() -> Outcome:
     """Predict the compute rows of Table 1 that no other set uses: another batch size, and accumulation."""
     predictions = all_predictions(map(_compute_study, NETWORKS))
-    small = [one for one in predictions if one.row.batch_per_gpu != str(paper.BATCH) and one.row.metric != "step"]
+    small = [
+        prediction
+        for prediction in predictions
+        if prediction.row.batch_per_gpu != str(paper.BATCH) and prediction.row.metric != "step"
+    ]
     return Outcome(
         title="1-bit Adam, Table 1: compute",
         unit="ms",
@@ -336,8 +344,8 @@ def compute() -> Outcome:
         # Compute that is scaled to another batch is off for that reason alone.
         tells_of_others=False,
         facts={
-            "good": worst_error([one for one in predictions if one not in small]),
-            "short": [-one.error for one in small],
+            "good": worst_error([prediction for prediction in predictions if prediction not in small]),
+            "short": [-prediction.error for prediction in small],
         },
     )
 
@@ -386,9 +394,9 @@ def end_to_end() -> Outcome:
 
     def alternatives() -> Iterator[Alternative]:
         start = paper.one_rate_stage(ETHERNET).fitted
-        found = study.fixed(start, predict=partial(_total_s, "ring")).predictions
-        errors = ", ".join(f"{prediction.series} {prediction.error:+.0%}" for prediction in found)
-        yield Alternative(f"one bandwidth, that of Table 1 ({errors})", "Table 1, two points of Fig 5a", found)
+        predictions = study.fixed(start, predict=partial(_total_s, "ring")).predictions
+        errors = ", ".join(f"{prediction.series} {prediction.error:+.0%}" for prediction in predictions)
+        yield Alternative(f"one bandwidth, that of Table 1 ({errors})", "Table 1, two points of Fig 5a", predictions)
 
     return Outcome(
         title="1-bit Adam, end to end",
@@ -424,8 +432,8 @@ def _published(adam_s: float, total_s: float) -> dict[str, float]:
     (row,) = (row for row in paper.figure_rows(ETHERNET, "1-bit Adam") if row.gpus == gpus)
     with_s, without_s = (paper.table_sum_s(ETHERNET, count, paper.COMPUTE) for count in (ACCUMULATION, 1))
     step_s = paper.figure_s(row) + with_s - without_s
-    found_s = DENSE_STEPS * adam_s + (STEPS - DENSE_STEPS) * step_s
-    return {"step_s": step_s, "total_h": found_s / 3600, "error": found_s / total_s - 1}
+    total_by_rows_s = DENSE_STEPS * adam_s + (STEPS - DENSE_STEPS) * step_s
+    return {"step_s": step_s, "total_h": total_by_rows_s / 3600, "error": total_by_rows_s / total_s - 1}
 
 
 def _total_s(algorithm: str, calibration: Calibration, row: PublishedRow) -> float:

@@ -12,7 +12,7 @@ from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, co
 from simnet.validation.published import one_bit_adam
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import with_value
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 
 SOURCE = "pytorch"
 MODELS = ("resnet50", "resnet101", "resnext101_32x8d")
@@ -25,11 +25,12 @@ STANDSTILL = 1000.0
 def evaluate() -> Outcome:
     """Calibrate DDP's overhead on one row, predict the other multi-GPU rows."""
     rows = published_rows.load().select(SOURCE)
+    # Of one node: NVLink hides there, so that what DDP itself adds is left.
     (known,) = (row for row in rows if (row.model, row.gpus) == (MODELS[0], 2))
     link, parameter = one_bit_adam.nvlink()
     study = Study(
         initial=Calibration(intra_node=link),
-        fits=(FittedValue(part="v100_tcp_estimate", key="hook_slowdown", bounds=SLOWDOWNS, rows=(known,)),),
+        fits=(FreeNumber(part="v100_tcp_estimate", key="hook_slowdown", bounds=SLOWDOWNS, rows=(known,)),),
         predict=_iteration_s,
         measured=lambda row: row.value,
         series=lambda row: row.model,
@@ -53,7 +54,7 @@ def evaluate() -> Outcome:
 
 
 def _single(model: str) -> PublishedRow:
-    return published_rows.load().one(SOURCE, model=model, gpus=1)
+    return published_rows.load().only(SOURCE, model=model, gpus=1)
 
 
 def _iteration_s(calibration: Calibration, row: PublishedRow) -> float:

@@ -9,9 +9,9 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.validation import published_rows
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 
-CLOUD, OWN = "BinhangYuan/tc_cluster_setting", "own runs of torch over TUN devices"
+CLOUD, OWN_RUNS = "BinhangYuan/tc_cluster_setting", "own runs of torch over TUN devices"
 LIBRARIES = ("gloo", "nccl")
 ALL_REDUCE, SEND, SYNCHRONIZATION = "all-reduce", "send-recv", "synchronization"
 UNSHAPED = "10 Gbit/s"
@@ -42,12 +42,13 @@ def _study(window: Size | None = GLOO_WINDOW, *, hops_hide: bool = True) -> Stud
         hops_hide: whether latencies of NCCL's rings hide behind bytes.
     """
     rows = published_rows.load()
+    # Without latency, where only the library limits.
     known = {name: rows.select(CLOUD, method=name, network=UNSHAPED, metric=ALL_REDUCE) for name in LIBRARIES}
     others = [row for row in rows.select(CLOUD) if row.network != UNSHAPED or row.metric != ALL_REDUCE]
     return Study(
         initial={},
         fits=tuple(
-            FittedValue(
+            FreeNumber(
                 key=name,
                 rows=known[name],
                 how="mean signed error zero",
@@ -57,11 +58,11 @@ def _study(window: Size | None = GLOO_WINDOW, *, hops_hide: bool = True) -> Stud
             )
             for name in LIBRARIES
         ),
-        predict=lambda own, row: _seconds(own, row, window, hops_hide=hops_hide),
+        predict=lambda rates, row: _seconds(rates, row, window, hops_hide=hops_hide),
         measured=lambda row: row.value / 1e3,
         series=_series,
         label=lambda row: f"{_series(row)}, {row.gpus} ranks, {row.network}, {row.model}",
-        held_out=(*others, *rows.select(OWN)),
+        held_out=(*others, *rows.select(OWN_RUNS)),
     )
 
 
@@ -75,12 +76,12 @@ def _library(row: PublishedRow) -> str:
     return row.method.partition(" ")[0]
 
 
-def _seconds(own: Mapping[str, float], row: PublishedRow, window: Size | None, *, hops_hide: bool) -> float:
+def _seconds(rates: Mapping[str, float], row: PublishedRow, window: Size | None, *, hops_hide: bool) -> float:
     """Return the time of a ring, or of one send, over links of the row's rate and one-way latency [s]."""
     rate, _, latency = row.network.partition(", ")
     nominal, library = float(Bandwidth.parse(rate)), _library(row)
     # Own runs have processes on CPUs alone, which carry what the shaped links do.
-    least = min(nominal, own[library]) if row.source.startswith(CLOUD) else nominal
+    least = min(nominal, rates[library]) if row.source.startswith(CLOUD) else nominal
     cluster = Cluster(
         num_nodes=row.nodes,
         ranks_per_node=1,

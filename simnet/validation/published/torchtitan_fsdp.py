@@ -10,7 +10,7 @@ from simnet.strategies import FullShard
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome
 from simnet.validation.published_rows import PublishedRow
-from simnet.validation.study import FittedValue, Study
+from simnet.validation.study import FreeNumber, Study
 from simnet.workload.workload import Gradient, Workload
 
 SOURCE = "torchtitan"
@@ -58,7 +58,7 @@ def _study(*, overlap: bool) -> Study:
     return Study(
         initial={},
         fits=tuple(
-            FittedValue(
+            FreeNumber(
                 key=method,
                 bounds=BOUNDS_S,
                 rows=(by_nodes[method][0],),
@@ -71,7 +71,8 @@ def _study(*, overlap: bool) -> Study:
         measured=lambda row: TOKENS / row.value,
         series=lambda row: row.method,
         label=lambda row: f"{row.method}, {row.gpus} GPUs",
-        held_out=tuple(mine[-1] for mine in by_nodes.values()),
+        # The most nodes: numbers between lie nearer to what was fitted.
+        held_out=tuple(node[-1] for node in by_nodes.values()),
     )
 
 

@@ -51,14 +51,15 @@ def test_a_missing_click_is_one_sentence(tmp_path: Path) -> None:
     assert done.stderr == "binsgdm: needs click (No module named click): pip install click, or put it on PYTHONPATH\n"
 
 
+@pytest.mark.slow
 def test_it_measures_and_the_file_says_how_to_do_it_again(tmp_path: Path) -> None:
     needs("torch")
     words = ("measure", "kernels", "--max-size", "1024", "--max-repetitions", "8", "-o", "k.json")
     done = run(*words, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    found = json.loads((tmp_path / "k.json").read_text(encoding="utf-8"))
-    assert found["command"] == f"python -m binsgdm {' '.join(words)}"
-    assert found["series"]
+    content = json.loads((tmp_path / "k.json").read_text(encoding="utf-8"))
+    assert content["command"] == f"python -m binsgdm {' '.join(words)}"
+    assert content["series"]
     again = run(*words, folder=tmp_path)
     assert again.returncode == 2
     assert again.stderr.startswith("binsgdm: k.json: exists")

@@ -4,18 +4,20 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from simnet.calibration.measurement_file import FORMAT, read
 from tests.helpers.needs import needs
 
 needs("torch")
+import torch
 
 from binsgdm.bench import ranks
 from binsgdm.bench import record as recording
-from binsgdm.bench.record import Record
+from binsgdm.bench.record import Record, SpeedProbe
 from binsgdm.errors import BinsgdmError
+from simnet.calibration.measurement_file import FORMAT, read
 
 ROOT = Path(__file__).parents[4]
 
@@ -35,13 +37,13 @@ def written(made: Record, folder: Path) -> Path:
 
 
 def test_what_is_recorded_is_what_is_read(tmp_path):
-    found = read(written(record(), tmp_path))
-    assert found.format == FORMAT
-    assert found.series[0].values == (1.0, 2.0)
-    assert found.setups[0].nic_bytes_per_s == 125e6
-    assert found.setups[0].world_size == 1
-    assert found.hardware.cores >= 1
-    assert found.software.torch
+    file = read(written(record(), tmp_path))
+    assert file.format == FORMAT
+    assert file.series[0].values == (1.0, 2.0)
+    assert file.setups[0].nic_bytes_per_s == 125e6
+    assert file.setups[0].world_size == 1
+    assert file.hardware.cores >= 1
+    assert file.software.torch
 
 
 def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
@@ -50,10 +52,10 @@ def test_notes_checks_and_bytes_are_read_as_they_were_recorded(tmp_path):
     made.check("merge", passed=True, count=7)
     assert read(written(made, tmp_path)).series == ()
     made.add("memory", "peak", [8e9], unit="B", optimizer="adamw", num_elements=8, num_tensors=1)
-    found = read(written(made, tmp_path))
-    assert found.notes == ("2^28 elements do not fit",)
-    assert (found.checks[0].name, found.checks[0].passed, found.checks[0].count) == ("merge", True, 7)
-    assert (found.series[0].unit, found.series[0].values) == ("B", (8e9,))
+    file = read(written(made, tmp_path))
+    assert file.notes == ("2^28 elements do not fit",)
+    assert (file.checks[0].name, file.checks[0].passed, file.checks[0].count) == ("merge", True, 7)
+    assert (file.series[0].unit, file.series[0].values) == ("B", (8e9,))
     assert "8000.00 MB" in made.table()
     assert made.imprecise(0.03) == 0
 
@@ -82,6 +84,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
     path = tmp_path / "m.json"
     code = (
@@ -100,3 +103,39 @@ def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path):
 def test_an_empty_record_is_refused(tmp_path):
     with pytest.raises(BinsgdmError, match="nothing was measured"):
         written(record(empty=True), tmp_path)
+
+
+class SlowerRanks:
+    """Ranks of which another one takes a second longer for everything."""
+
+    device = torch.device("cpu")
+
+    def barrier(self) -> None:
+        pass
+
+    def slowest(self, seconds: list[float]) -> list[float]:
+        return [second + 1.0 for second in seconds]
+
+
+class Kept:
+    """What was added to a record."""
+
+    def __init__(self) -> None:
+        self.series: list[tuple[str, str, list[float]]] = []
+
+    def add(self, kind: str, name: str, values: list[float]) -> None:
+        self.series.append((kind, name, values))
+
+
+def test_samples_are_those_of_the_slowest_rank_and_not_taken_at_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "SHARED_S", 1e-4)
+    monkeypatch.setattr(recording, "EVERY_S", 1e3)
+    kept, ranks = Kept(), SlowerRanks()
+    mine: Any = SpeedProbe(ranks)
+    for _ in range(3):
+        mine.sample()
+    mine.add_to(kept)
+    assert [(kind, name, len(values)) for kind, name, values in kept.series] == [
+        ("speed", "multiply", 1), ("speed", "stream", 1)
+    ]  # fmt: skip
+    assert all(value > 1.0 for _, _, values in kept.series for value in values)

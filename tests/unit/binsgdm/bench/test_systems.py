@@ -9,26 +9,31 @@ import pytest
 
 from tests.helpers.needs import needs
 
-needs("torch")
-import torch
-
 needs("numba")
-
+needs("torch")
+needs("torch", "numba")
+import torch
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from binsgdm.bench import choices, systems, training
+from binsgdm.bench import choices, kernels, systems
 from binsgdm.bench.choices import choice
+from binsgdm.bench.kernel_bytes import NAMES, bytes_per_element
 from binsgdm.comm import Member, RankContext
 from binsgdm.compressors.registry import SYSTEMS
 from binsgdm.compressors.topologies import Pieces
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.one_bit_adam import OneBitAdam
 from simnet.calibration import calibration_file, fit_files, sources
+from simnet.calibration.kernels import COPY, COPY_BYTES, SIMULATED_NAMES
 from simnet.calibration.measurement_file import MeasurementFile, Series, read
 from simnet.cli.main import cli
 from simnet.core.errors import SimnetError
 from simnet.strategies import STRATEGIES, CompressingStrategy
+from simnet.strategies.base import every_kernel
+from simnet.strategies.recorded import MEMORY_TRAFFIC
+from simnet.workload.kernel_cost import OPTIMIZER_BYTES
+from tests.helpers.pretend_card import pretended_card
 
 CPU = torch.device("cpu")
 NUMEL = 4096
@@ -73,9 +78,9 @@ def test_every_kernel_that_is_simulated_is_timed_at_every_size(every: Measuremen
 
 def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does(every: MeasurementFile) -> None:
     counts: dict[str, set[Any]] = {}
-    for one in every.series:
-        if one.labels.get("world_size") and one.labels.get("num_vectors"):
-            counts.setdefault(one.name, set()).add(one.labels["num_vectors"])
+    for series in every.series:
+        if series.labels.get("world_size") and series.labels.get("num_vectors"):
+            counts.setdefault(series.name, set()).add(series.labels["num_vectors"])
     gathered = {f"{name}_decode" for name, entry in SYSTEMS.items() if entry.aggregation == "all_gather"}
     assert set(counts) == gathered | {"server_mean", "byte_grad_merge"}
     assert counts.pop("byte_grad_merge") == {4, 16}
@@ -83,16 +88,9 @@ def test_what_is_gathered_counts_the_payloads_of_all_ranks_and_nothing_else_does
 
 
 def test_compiled_loops_are_told_from_plain_torch(every: MeasurementFile) -> None:
-    made_with = {one.labels["kernels"] for one in every.series if one.labels.get("world_size")}
+    made_with = {series.labels["kernels"] for series in every.series if series.labels.get("world_size")}
     assert made_with == {"cpu"}
     assert {one.labels["kernels"] for one in every.series if one.name in {"copy", "adamw"}} == {"torch"}
-
-
-def test_options_are_written_as_a_table_of_plain_values(every: MeasurementFile) -> None:
-    found = {one.name: one.labels["options"] for one in every.series if "options" in one.labels}
-    assert found["qsgd_encode"] == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found["marsit_encode"] == {"residual_decay": 1.0, "momentum": 0.0, "torus": False}
-    assert training.strategy("power_sgd:warm_start=false").labels["options"] == {"warm_start": False}
 
 
 SPARSE = {"momentum": 0.0, "masks_momentum": True, "warmup_steps": 0}
@@ -121,12 +119,12 @@ def calibrated(whole: MeasurementFile) -> Any:
 
 
 def test_a_calibration_takes_the_kernels_with_their_options(every: MeasurementFile) -> None:
-    found = calibrated(every)
-    assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(found.kernels)
-    assert found.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
-    assert found.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
-    assert found.kernels["top_k_encode"].options == {"ratio": 0.01} | SPARSE
-    assert found.kernels["merge"].options == {}
+    calibration = calibrated(every)
+    assert {f"{name}_encode" for name in SYSTEMS if name != "dense"} | set(OWN) <= set(calibration.kernels)
+    assert calibration.kernels["top_k_decode"].s_per_element == pytest.approx(1e-9)
+    assert calibration.kernels["qsgd_decode"].options == {"bits": 4, "block_size": 8192, "coding": "packed"}
+    assert calibration.kernels["top_k_encode"].options == {"ratio": 0.01} | SPARSE
+    assert calibration.kernels["merge"].options == {}
 
 
 @pytest.mark.parametrize(
@@ -248,19 +246,11 @@ def test_one_bit_adam_is_timed_doing_what_it_does(world_size: int, monkeypatch: 
     assert torch.equal(one.param_states()[0].parameter, other.param_states()[0].parameter)
 
 
-def test_a_failure_in_the_thread_is_told() -> None:
-    def fail() -> list[float]:
-        raise BinsgdmError("no")
-
-    with pytest.raises(BinsgdmError, match="no"):
-        systems.in_thread(fail)
-
-
 class TestChoice:
     def test_what_is_left_out_is_the_default(self) -> None:
         assert choice("qsgd:bits=8", "").whole == {"bits": 8, "block_size": 8192, "coding": "packed"}
-        assert choice("top_k", "").given == {"ratio": 0.01}
-        assert choice("qsgd:", "").given == {}
+        assert choice("top_k", "").options == {"ratio": 0.01}
+        assert choice("qsgd:", "").options == {}
         assert choice("top_k:k=7", "").whole == {"ratio": None, "k": 7, "clip_norm": None} | SPARSE
         assert choices.text_of(choice("power_sgd:warm_start=false", "").whole) == "matrix_rank=4 warm_start=false"
         assert choice("top_k:topology=gather,k=7", "").whole == choice("top_k:k=7", "").whole
@@ -287,3 +277,62 @@ class TestChoice:
         with pytest.raises(BinsgdmError) as told:
             choice(text, "--system")
         assert said in str(told.value)
+
+
+@pytest.mark.slow
+def test_sizes_that_do_not_fit_into_a_card_are_left_out_with_a_note(monkeypatch, bench_of):
+    bench = bench_of("cuda:0")
+    with pretended_card(monkeypatch, free_bytes=200 * 2**10):
+        kernels.measure(bench, kernels=("reference",), min_numel=2**10)
+    assert {series["labels"]["num_elements"] for series in bench.record.series if series["name"] == "copy"} == {2**10}
+    assert bench.record.notes == ["kernels: more than 1,024 elements do not fit into the memory: left out"]
+
+
+def test_a_system_that_fails_costs_no_other_its_times(monkeypatch, bench):
+    def measure(bench: Any, *, systems: Any, **_: Any) -> None:
+        if systems[0].name == "qsgd":
+            raise RuntimeError("an illegal\nmemory access")
+        bench.record.add("kernel", f"{systems[0].name}_encode", [1.0], num_elements=8, dtype="float32", kernels="torch")
+
+    monkeypatch.setattr(kernels, "measure", lambda *_, **__: None)
+    monkeypatch.setattr(kernels.systems, "measure", measure)
+    kernels.measure_card(bench, quick=False, seconds=60.0)
+    named = {series["name"] for series in bench.record.series}
+    assert {"one_bit_sgd_encode", "one_bit_adam_encode"} <= named
+    assert "qsgd_encode" not in named
+    assert [(check["name"], check["passed"], check["detail"]) for check in bench.record.checks] == [
+        ("qsgd runs", False, "RuntimeError: an illegal memory access")
+    ]
+
+
+def test_a_cpu_runs_the_reference_and_its_own_loops_alone():
+    assert kernels.available(torch.device("cpu")) == ("reference", "cpu")
+
+
+VECTORS = {"mean": 8, "merge_shaped": 8}  # simnet counts the write of a mean for a node of 8
+
+
+@pytest.mark.parametrize("name", sorted({*every_kernel(), *SIMULATED_NAMES}))
+def test_a_kernel_moves_the_bytes_that_are_simulated(name):
+    cost = every_kernel().get(SIMULATED_NAMES.get(name, name))
+    if cost is None or name in SIMULATED_NAMES.values() or cost == MEMORY_TRAFFIC:  # which is bytes, and no kernel
+        return
+    if cost.is_streaming and name not in NAMES:  # torch's own copies and updates, which no command times
+        return
+    vectors = VECTORS.get(cost.name, 1)
+    expected = cost.bytes_of_each(vectors) if cost.is_estimable else None
+    assert bytes_per_element(name, vectors) == expected
+
+
+@pytest.mark.parametrize(("vectors", "per_result"), [(2, 4 + 3 / 8), (64, 4 + 65 / 8)])
+def test_a_shaped_merge_moves_a_bit_of_each_vector_and_one_residual(vectors, per_result):
+    for found in (bytes_per_element("merge_shaped_", vectors), every_kernel()["merge_shaped"].bytes_of_each(vectors)):
+        assert found == pytest.approx(per_result / vectors)
+
+
+def test_no_kernel_is_only_here():
+    known = {*every_kernel(), *SIMULATED_NAMES, COPY, "adamw", "cast_bf16_fp32"}
+    assert set(NAMES) <= known
+    assert bytes_per_element(COPY) == COPY_BYTES
+    assert bytes_per_element("adamw") == OPTIMIZER_BYTES["adam"]
+    assert bytes_per_element("nothing") is None

@@ -61,7 +61,7 @@ def test_a_rank_asks_until_all_were_compared() -> None:
     assert [schedule.is_due([parameter]) for _ in range(3)] == [True] * 3
     schedule.compared()
     assert not schedule.is_due([parameter])
-    schedule.expect()
+    schedule.invalidate()
     assert [schedule.is_due([parameter]) for _ in range(3)] == [True] * 3
 
 

@@ -76,6 +76,7 @@ def compare(rank, world_size, ranks_per_node, folder):
         results |= {"wrong": wrong, "log": [tuple(s) for s in log], "rounds": rounds}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world_size", "ranks_per_node"), [(3, 1), (4, 2)])
 def test_messages_of_any_length_and_dtype_arrive_as_by_the_collectives(world_size, ranks_per_node, tmp_path):
     launch(compare, world_size, ranks_per_node, str(tmp_path), nprocs=world_size)
@@ -137,6 +138,7 @@ def lose_a_rank(rank, world_size, folder, how, gathers):
     os._exit(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gathers", [False, True])
 @pytest.mark.parametrize("how", ["is gone", "hangs"])
 def test_a_long_message_to_a_rank_that_is_lost_ends_in_a_sentence_on_every_other_rank(how, gathers, tmp_path):

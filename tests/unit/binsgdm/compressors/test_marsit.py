@@ -9,19 +9,16 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import AllGather, RankContext, SendRecv, run_in_lockstep
+from binsgdm.comm import run_in_lockstep
 from binsgdm.compressors import marsit as module
 from binsgdm.compressors.base import GradientBucket
-from binsgdm.compressors.marsit import Marsit, merge_signs
+from binsgdm.compressors.marsit import Marsit, all_reduce_round_rings, merge_signs
 from binsgdm.kernels.bits import pack_signs, unpack_signs
 from binsgdm.kernels.random import Key
+from tests.helpers.gradient_buckets import context
 
 PLAIN = {"sync_period": None}
 TORUS = {"sync_period": None, "torus": True}
-
-
-def context(rank: int, world_size: int, ranks_per_node: int = 1, step: int = 1, seed: int = 3) -> RankContext:
-    return RankContext(rank=rank, world_size=world_size, ranks_per_node=ranks_per_node, seed=seed, step=step)
 
 
 def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sent=None):
@@ -31,11 +28,11 @@ def exchange(values, residuals, settings=PLAIN, ranks_per_node=1, step=1, on_sen
     systems = [Marsit(**settings, rank=r, world_size=size) for r in range(size)]
     for rank, system in enumerate(systems):
         system.residuals.store(residuals[rank], bucket[rank], mean=residuals[rank])
-    talks = [systems[r].mean(bucket[r], context(r, size, ranks_per_node, step)) for r in range(size)]
-    found = run_in_lockstep(talks, ranks_per_node, on_sent)
+    talks = [systems[r].mean(bucket[r], context(r, size, step, ranks_per_node)) for r in range(size)]
+    means = run_in_lockstep(talks, ranks_per_node, on_sent)
     for rank, system in enumerate(systems):
         residuals[rank].copy_(system.residuals["w"])
-    return found
+    return means
 
 
 def randn(*shape: int, seed: int = 0):
@@ -103,26 +100,6 @@ def test_as_much_of_the_residual_is_delivered_as_its_decay_leaves(decay: float) 
     torch.testing.assert_close(estimate, wanted, rtol=0, atol=1e-6)
 
 
-def test_one_bit_an_element_on_every_hop() -> None:
-    hops = []
-    values = randn(4, 32 * 10)
-    exchange(values, list(torch.zeros(4, 320)), {"scale": 1.0}, on_sent=lambda rank, message: hops.append(message))
-    magnitudes, hops = hops[:4], hops[4:]
-    assert [(type(one), one.sent.numel()) for one in magnitudes] == [(AllGather, 1)] * 4
-    assert {type(hop) for hop in hops} == {SendRecv}
-    assert len(hops) == 4 * 2 * 3
-    assert {hop.sent.numel() * 8 for hop in hops} == {320 // 4}
-
-
-def test_zeros_stay_zeros_and_huge_values_stay_finite() -> None:
-    residuals = torch.zeros(3, 9)
-    assert not exchange(torch.zeros(3, 9), list(residuals))[0].any()
-    assert not residuals.any()
-    estimates = exchange(torch.full((3, 9), 1e30), list(residuals))
-    assert torch.equal(estimates[0], torch.full((9,), 1e30))
-    assert not residuals.any()
-
-
 def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
     centers, x = randn(4, 50), torch.full((50,), 3.0)
     residuals = torch.zeros(4, 50)
@@ -130,3 +107,17 @@ def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
         lr = 0.1 / (1 + step / 40)
         x = x - exchange(lr * (x - centers), list(residuals), {"sync_period": 10}, step=step)[0]
     assert (x - centers.mean(dim=0)).abs().max() < 0.1
+
+
+def add(came, own, *_):
+    return came + own
+
+
+@pytest.mark.parametrize("groups", [("world",), ("intra_node", "inter_node")])
+def test_all_reduce_round_rings_and_tori_is_the_sum_on_every_rank(groups) -> None:
+    values = torch.arange(6 * 24).view(6, 24)
+    contexts = [context(rank, 6, ranks_per_node=3) for rank in range(6)]
+    talks = [all_reduce_round_rings(values[p.rank], groups, p, add) for p in contexts]
+    for total in run_in_lockstep(talks, 3):
+        assert torch.equal(total, values.sum(dim=0))
+    assert torch.equal(values, torch.arange(6 * 24).view(6, 24))

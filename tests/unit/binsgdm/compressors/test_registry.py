@@ -15,7 +15,7 @@ from binsgdm.compressors.base import GradientBucket, Payload, Shapes, numel_of
 from binsgdm.compressors.registry import SYSTEMS, check_options, make
 from binsgdm.errors import BinsgdmError
 from binsgdm.kernels.random import Key
-from tests.helpers.gradient_buckets import NUMEL, SHAPES, means_of, normal
+from tests.helpers.gradient_buckets import NAMES, NUMEL, SHAPES, means_of, normal
 
 OPTIONS: dict[str, dict[str, Any]] = {"top_k": {"k": 20}, "ms_top_k": {"k": 20}, "random_k": {"k": 20}}
 FORMS: list[tuple[str, dict[str, Any]]] = [
@@ -184,6 +184,36 @@ def test_a_payload_has_the_stated_bytes_and_zeros_stay_zeros(
     assert torch.equal(values, before)
     assert compressor.decompress(payload, shapes, key).shape == values.shape
     assert not compressor.decompress(compressor.compress(torch.zeros(numel), shapes, key), shapes, key).any()
+
+
+SCALED = [
+    *((name, {}) for name in SYSTEMS),
+    *FORMS[len([one for one in SYSTEMS.values() if hasattr(one, "compress")]) :],
+]
+
+
+@pytest.mark.parametrize("power", [-90, 99])
+@pytest.mark.parametrize(("name", "options"), SCALED, ids=str)
+def test_huge_and_tiny_gradients_have_means_in_proportion(name: str, options: dict[str, Any], power: int) -> None:
+    plain, scaled = (
+        [make(name, rank=rank, world_size=2, **OPTIONS.get(name, {}), **options) for rank in range(2)] for _ in range(2)
+    )
+    for step in range(3):
+        gradients = [normal(NUMEL, 2 * step + rank) for rank in range(2)]
+        wanted = means_of(plain, gradients, step)[0]
+        mean = means_of(scaled, [gradient * 2.0**power for gradient in gradients], step)[0]
+        assert mean.isfinite().all()
+        torch.testing.assert_close(mean if name == "sign_sgd" else mean * 2.0**-power, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_of_nothing_arrives_nothing_and_nothing_is_kept(name: str) -> None:
+    systems = [system_of(name, 2, rank) for rank in range(2)]
+    for step in range(2):
+        mean = means_of(systems, [torch.zeros(NUMEL)] * 2, step)[0]
+        assert (mean == (name == "sign_sgd")).all()  # a vote for 0 is one for +1
+    if SYSTEMS[name].has_feedback:
+        assert not any(systems[0].residuals[parameter].any() for parameter in NAMES)
 
 
 @pytest.mark.parametrize("make_bucket", [lambda: {"parameters": (1, 1)}, lambda: {"parameters": (1,)}])

@@ -8,8 +8,10 @@ from tests.helpers.needs import needs
 
 needs("torch")
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from binsgdm.comm import AllToAll
+from binsgdm.compressors.base import numel_of
 from binsgdm.compressors.registry import SYSTEMS, make
 from binsgdm.compressors.topologies import Pieces
 from binsgdm.errors import BinsgdmError
@@ -63,9 +65,9 @@ def test_all_ranks_get_the_same_estimate_of_the_mean(name, topology, options, la
     systems = ends(name, topology, layout, **options)
     for step in (1, 2):
         values = gradients(len(systems), step)
-        before = [one.clone() for one in values]
+        before = [value.clone() for value in values]
         means = mean_of(systems, values, layout, step)
-        assert all(torch.equal(one, means[0]) for one in means)
+        assert all(torch.equal(mean, means[0]) for mean in means)
         assert means[0].shape == (NUMEL,)
         assert means[0].isfinite().all()
         assert all(map(torch.equal, values, before))
@@ -97,7 +99,7 @@ def test_over_many_steps_only_what_residuals_hold_is_not_delivered(name, topolog
     largest = []
     for step in range(1, 41):
         # As much in every step, so that what is lost for good would grow by as much in every step.
-        values = [one.abs() for one in gradients(len(systems), 7)]
+        values = [gradient.abs() for gradient in gradients(len(systems), 7)]
         missing += torch.stack(values).to(torch.float64).mean(dim=0)
         missing -= mean_of(systems, values, layout, step)[0]
         largest.append(missing.norm().item())
@@ -116,7 +118,7 @@ def test_what_a_scatter_reduce_misses_is_in_the_residuals_of_both_places(name):
         values = gradients(3, step)
         missing += torch.stack(values).to(torch.float64).mean(dim=0) - mean_of(systems, values, (3, 1), step)[0]
     kept = torch.stack([torch.cat([one.residuals[parameter] for parameter in NAMES]) for one in systems]).mean(dim=0)
-    owned = [torch.cat([one.owner_residuals[parameter] for parameter in NAMES]) for one in systems]
+    owned = [torch.cat([system.owner_residuals[parameter] for parameter in NAMES]) for system in systems]
     kept = kept + Pieces(SHAPES, 3, SYSTEMS[name].cut).join(owned)
     torch.testing.assert_close(missing.to(torch.float32), kept, rtol=0, atol=1e-5)
 
@@ -155,10 +157,10 @@ def test_a_gradient_that_is_not_finite_is_seen_on_all_ranks_and_leaves_no_trace(
     values = gradients(4, 1)
     for one in (systems, clean):
         mean_of(one, values, layout)
-    broken = [one.clone() for one in gradients(4, 2)]
+    broken = [gradient.clone() for gradient in gradients(4, 2)]
     broken[1][5] = torch.inf
     means = mean_of(systems, broken, layout, 2)
-    assert all(not one.isfinite().all() for one in means)
+    assert all(not mean.isfinite().all() for mean in means)
     for one, other in zip(systems, clean, strict=True) if "momentum" in options else ():
         kept, wanted = (end.state_dict()["momenta"]["residuals"] for end in (one, other))
         assert all(torch.equal(kept[parameter], wanted[parameter]) for parameter in wanted)
@@ -177,22 +179,42 @@ def test_bf16_travels_inside_the_node_only():
     torch.testing.assert_close(mean, torch.stack(values).mean(dim=0), rtol=2e-2, atol=2e-2)
 
 
-def test_a_scatter_reduce_sends_about_two_payloads_whatever_the_ranks():
-    for world_size in (2, 8, 16):
-        sent = []
-        systems = ends("qsgd", "scatter_reduce", (world_size, 1), bits=8, block_size=16)
-        mean_of(
-            systems,
-            gradients(world_size),
-            (world_size, 1),
-            on_sent=lambda rank, message, sent=sent: sent.append(message) if rank == 0 else None,
-        )
-        scattered, gathered = sent
-        assert isinstance(scattered, AllToAll)
-        assert scattered.sent.numel() + gathered.sent.numel() * world_size < 2 * (NUMEL + 4 * NUMEL) + 40 * world_size
-
-
 def test_a_context_of_another_layout_is_refused():
     system = ends("qsgd", "hierarchical", (2, 2))[0]
     with pytest.raises(BinsgdmError, match="make one system per rank"):
         next(system.mean(bucket(torch.zeros(NUMEL)), context(0, 4, ranks_per_node=4)))
+
+
+ANY_SHAPES = st.lists(st.lists(st.integers(0, 9), max_size=3).map(tuple), min_size=1, max_size=4).map(tuple)
+CUTS = st.sampled_from(["elements", "rows", "columns"])
+
+
+@given(ANY_SHAPES, st.integers(1, 9), CUTS)
+def test_joined_pieces_are_the_bucket(shapes, count, cut):
+    values = torch.arange(float(numel_of(shapes)))
+    pieces = Pieces(shapes, count, cut)
+    split = pieces.split(values)
+    assert [len(piece) for piece in split] == pieces.numels
+    assert max(pieces.numels) == pieces.numels[0]
+    assert torch.equal(pieces.join(split), values)
+    assert torch.equal(pieces.join(list(pieces.padded(values))), values)
+
+
+@given(ANY_SHAPES, st.integers(1, 9), CUTS)
+def test_a_piece_has_the_same_elements_of_a_tensor_in_any_bucket(shapes, count, cut):
+    values = torch.arange(float(numel_of(shapes)))
+    whole = Pieces(shapes, count, cut)
+    tensors = torch.split(values, [numel_of((shape,)) for shape in shapes])
+    for position, piece in enumerate(whole.split(values)):
+        alone = [
+            Pieces((shape,), count, cut).split(tensor)[position] for shape, tensor in zip(shapes, tensors, strict=True)
+        ]
+        assert torch.equal(piece, torch.cat(alone))
+
+
+def test_matrices_are_cut_along_rows_or_columns():
+    values = torch.arange(12.0)
+    assert Pieces(((4, 3),), 2, "rows").split(values)[0].tolist() == [0, 1, 2, 3, 4, 5]
+    assert Pieces(((4, 3),), 2, "columns").split(values)[0].tolist() == [0, 1, 3, 4, 6, 7, 9, 10]
+    assert Pieces(((4, 3),), 2, "columns").shapes[1] == ((4, 1),)
+    assert Pieces(((2, 2, 3),), 3, "rows").shapes[0] == ((4,),)  # fewer rows than pieces

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.needs import needs
 
 
-@pytest.fixture(params=["cpu", "triton"])
+@pytest.fixture(params=["cpu", pytest.param("triton", marks=pytest.mark.slow)])  # tests/gpu has each of them once
 def fast(request: pytest.FixtureRequest) -> Any:
     """Return one of the fast implementations."""
     needs("torch")

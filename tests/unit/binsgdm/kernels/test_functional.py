@@ -13,7 +13,8 @@ needs("torch")
 import torch
 
 from binsgdm.kernels import functional
-from binsgdm.kernels.random import Key, RandomStream, thresholds
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import thresholds
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
 

@@ -61,7 +61,7 @@ def gradients(what: str) -> torch.Tensor:
 def steps_of(system: str, what: str) -> list[torch.Tensor]:
     """Return the means and what is left after three steps, in the second of which gradients are these."""
     choice = choices.choice(system, "test")
-    end = make(choice.name, rank=1, world_size=3, **choice.given)
+    end = make(choice.name, rank=1, world_size=3, **choice.options)
     found = []
     for step, kind in enumerate(("normal", what, "normal"), 1):
         values = gradients(kind)
@@ -100,6 +100,7 @@ def test_the_smallest_draws_are_the_same(numel: int, count: int, monkeypatch: py
     assert torch.equal(own, drawn_indices(numel, count, KEY, torch.device("cpu")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_share_codes_of_any_width(threads: int, kind: str) -> None:
     before = torch.get_num_threads()

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,9 +21,8 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm import kernels as package
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import Kernels, functional, select
+from binsgdm.kernels import Kernels, functional, keys, select
 from binsgdm.kernels.functional import packed_numel
 from binsgdm.kernels.random import thresholds
 from tests.helpers.kernel_samples import (
@@ -191,47 +189,7 @@ def test_many_tensors_at_once_give_the_bits_of_one_after_the_other(fast: Kernels
         assert same_bits(us[number], functional.ratio(*split[number]))
 
 
-def test_one_gradient_of_many_that_is_not_finite_is_told(fast: Kernels) -> None:
-    place = home(fast)
-    grads = [torch.ones(9, device=place), torch.ones(70, device=place)]
-    m, b, us = ([torch.zeros_like(grad) for grad in grads] for _ in range(3))
-    assert fast.update_(grads, m, b, beta=0.5, beta_b=0.5, out_u=us)
-    grads[1][69] = torch.inf
-    assert not fast.update_(grads, m, b, beta=0.5, beta_b=0.5, out_u=us)
-
-
 # Planted errors: what the comparison above would see.
-
-
-def fused(grad: Tensor, m: Tensor, b: Tensor, *, beta: float, beta_b: float) -> tuple[Tensor, Tensor, Tensor]:
-    decay, rest = (torch.tensor(factor).double() for factor in (beta, 1 - beta))
-    new_m, new_b = ((a.double() * decay + g.double() * rest).float() for a, g in ((m, grad), (b, grad.abs())))
-    return new_m, new_b, new_b < torch.inf
-
-
-def never_at_zero(sums: Tensor, residual: Tensor, *, num_vectors: int) -> tuple[Tensor, Tensor]:
-    total = sums.to(torch.int32) + residual
-    return total > 0, (total - torch.where(total > 0, num_vectors, -num_vectors)).to(torch.int16)
-
-
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("momenta", fused),
-        ("ratio", lambda m, b: torch.where(b > 0, m * (1 / b), 0.0)),
-        ("quantize", lambda u, t: t < -u),
-        ("mean_of_signs", lambda rows: rows.sum(dim=0) * (1 / rows.shape[0]) * 0.5),
-        ("apply_signs", lambda x, s, *, lr, weight_decay, maximize=False: (x - lr * s).to(x.dtype)),
-        ("shape_merge", never_at_zero),
-    ],
-)
-def test_a_planted_error_is_seen(name: str, function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("numba")
-    given = (*state(2047, seed=5), 0)
-    assert_equal(select("cpu"), *given)
-    monkeypatch.setattr(functional, name, function)
-    with pytest.raises(AssertionError):
-        assert_equal(select("cpu"), *given)
 
 
 # Threads.
@@ -282,13 +240,6 @@ for dtype in t.DTYPES:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("place", ["cpu", "meta"])
-def test_momenta_start_from_fp32_zeros_on_the_device(place: str) -> None:
-    momentum = package.zeros(1 << 21, place)
-    assert (momentum.shape, momentum.dtype, momentum.device.type) == ((1 << 21,), torch.float32, place)
-    assert place == "meta" or not momentum.any()
-
-
 # Wrong arguments.
 
 FLAT, SIGNS, LEFT = torch.zeros(16), torch.zeros(2, dtype=torch.uint8), torch.zeros(16, dtype=torch.int16)
@@ -297,7 +248,7 @@ SHAPE: dict[str, Any] = {"gain": 1.0, "out": SIGNS}
 UPDATE: dict[str, Any] = {"beta": 0.9, "beta_b": 0.9}
 INTO: dict[str, Any] = {**UPDATE, "out_u": FLAT}
 SHAPED: dict[str, Any] = {**UPDATE, "gain": 1.0}
-TOO_MANY = torch.full((functional.MAX_SHAPED_VECTORS + 1, 1), 0xFF, dtype=torch.uint8)
+TOO_MANY = torch.full((keys.MAX_SHAPED_VECTORS + 1, 1), 0xFF, dtype=torch.uint8)
 WRONG: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("update_", (FLAT, FLAT[:8], FLAT), INTO, "m: 8 elements: must have 16"),
     ("update_", (FLAT, FLAT, FLAT.half()), INTO, "b: torch.float16: must be torch.f"),

@@ -1,7 +1,13 @@
-"""Which kernels are chosen for a device, by an argument or by the environment."""
+"""Which kernels are chosen, how they are compiled at first use, and the names of their stages in a profile."""
 
+import fcntl
+import logging
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,11 +15,17 @@ import pytest
 from tests.helpers.needs import needs
 
 needs("torch")
+needs("torch", "numba")
 import torch
+from numba.core import event
+from torch.profiler import ProfilerActivity, profile
 
+from binsgdm import BinSGDM
 from binsgdm import kernels as package
 from binsgdm.errors import BinsgdmError
-from binsgdm.kernels import select
+from binsgdm.kernels import first_use, numba_kernels, select
+from binsgdm.kernels.first_use import compile_in_turn
+from binsgdm.kernels.profiler_stages import stage, staged
 
 
 def test_the_fastest_kernels_are_chosen_unless_an_argument_or_the_environment_says(
@@ -101,3 +113,106 @@ def test_an_unknown_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BINSGDM_KERNELS", "fast")
     with pytest.raises(BinsgdmError, match="BINSGDM_KERNELS: 'fast': must be one of"):
         select()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(numba_kernels, "cache_folder", lambda: tmp_path)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    return tmp_path
+
+
+def compiling() -> None:
+    """Say what numba says when it compiles two functions."""
+    for _ in range(2):
+        event.start_event("numba:compile")
+        event.end_event("numba:compile")
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "binsgdm"]
+
+
+def test_one_line_says_that_kernels_are_compiled_and_where_they_are_kept(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_in_turn(compiling)
+    (line,) = lines(caplog)
+    assert "compiled" in line
+    assert str(folder) in line
+    assert caplog.records[0].levelno == logging.WARNING  # which Python shows if a script sets up no logging
+
+
+@pytest.mark.usefixtures("folder")
+def test_nothing_is_said_where_nothing_is_compiled_or_by_other_local_ranks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compile_in_turn(lambda: None)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    compile_in_turn(compiling)
+    assert not lines(caplog)
+
+
+def test_without_a_folder_for_the_cache_the_line_says_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(numba_kernels, "cache_folder", lambda: None)
+    compile_in_turn(compiling)
+    (line,) = lines(caplog)
+    assert "NUMBA_CACHE_DIR" in line
+
+
+def test_a_process_waits_for_the_one_that_compiles(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(first_use, "_NOTICE_AFTER_S", 0.0)
+    done: list[str] = []
+    with (folder / first_use.LOCK_NAME).open("w") as other:  # a lock belongs to an open file, whichever process has it
+        fcntl.flock(other, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=compile_in_turn, args=(lambda: done.append("rehearsed"),))
+        waiting.start()
+        time.sleep(0.1)
+        assert not done
+        fcntl.flock(other, fcntl.LOCK_UN)
+        waiting.join(10)
+    assert done == ["rehearsed"]
+    assert len(lines(caplog)) == 1  # it waits for what another rank compiles
+    compile_in_turn(lambda: done.append("again"))  # the lock was given back
+
+
+def test_nobody_waits_for_ever(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_use, "LONGEST_WAIT_S", 0.05)
+    done: list[str] = []
+    with (folder / first_use.LOCK_NAME).open("w") as stopped:
+        fcntl.flock(stopped, fcntl.LOCK_EX)
+        compile_in_turn(lambda: done.append("rehearsed"))
+    assert done == ["rehearsed"]
+
+
+def test_a_folder_that_cannot_be_written_to_needs_no_lock(folder: Path) -> None:
+    needs("no root")
+    done: list[str] = []
+    folder.chmod(0o500)
+    compile_in_turn(lambda: done.append("rehearsed"))
+    assert done == ["rehearsed"]
+
+
+def names_in(trace: profile) -> set[str]:
+    return {event.key for event in trace.key_averages() if event.key.startswith("binsgdm::")}
+
+
+def test_a_stage_is_a_range_only_while_a_profiler_runs() -> None:
+    assert isinstance(stage("merge"), nullcontext)
+    with profile(activities=[ProfilerActivity.CPU]) as trace, stage("merge"):
+        staged("apply")(torch.ones)(3)
+    assert names_in(trace) == {"binsgdm::merge", "binsgdm::apply"}
+    assert isinstance(stage("merge"), nullcontext)
+
+
+def test_a_step_of_an_optimizer_alone_names_its_stages() -> None:
+    value = torch.nn.Parameter(torch.ones(9))
+    optimizer = BinSGDM([value])
+    value.grad = torch.ones(9)
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        optimizer.step()
+    assert names_in(trace) == {"binsgdm::update", "binsgdm::apply"}

@@ -13,7 +13,7 @@ needs("torch")
 import torch
 from torch import Tensor
 
-from binsgdm.kernels import Kernels, functional, select
+from binsgdm.kernels import Kernels, functional, keys
 from binsgdm.kernels.bits import unpack_signs
 from binsgdm.kernels.functional import packed_numel
 from tests.helpers.kernel_samples import DTYPES, home, reference, residuals, same_bits, state
@@ -82,7 +82,7 @@ def test_a_shaped_merge_equals_the_reference_for_any_number_of_vectors(fast: Ker
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_as_many_vectors_as_there_may_be_fit_into_the_integers(fast: Kernels, sign: int) -> None:
-    most = functional.MAX_SHAPED_VECTORS
+    most = keys.MAX_SHAPED_VECTORS
     if fast.name == "triton":
         needs("GPU")  # the interpreter takes seconds for a thousand vectors
     rows = torch.full((most, 5), 0xFF if sign > 0 else 0, dtype=torch.uint8, device=home(fast))
@@ -137,19 +137,3 @@ def test_looking_ahead_counts_the_gradient_twice_and_an_infinite_one_not_at_all(
 
 
 # Planted errors: what the comparison with the reference would see.
-
-
-def away_from_even(u: Tensor, residual: Tensor, *, gain: float) -> tuple[Tensor, Tensor]:
-    scaled = functional.clip(u, gain=gain) * functional.SCALE
-    total = torch.where(scaled < 0, (scaled - 0.5).ceil(), (scaled + 0.5).floor()).to(torch.int32) + residual
-    return total >= 0, (total - torch.where(total >= 0, functional.SCALE, -functional.SCALE)).to(torch.int16)
-
-
-def test_rounding_halves_away_from_even_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs("numba")
-    u = torch.arange(1, 99, 2) / 2 / 32768  # times a gain of 32768 / SCALE: halves
-    nothing, gain = torch.zeros(49, dtype=torch.int16), 32768 / functional.SCALE
-    wanted = [shaped(kernels, u, nothing, gain)[1] for kernels in (reference, select("cpu"))]
-    assert torch.equal(*wanted)
-    monkeypatch.setattr(functional, "shape", away_from_even)
-    assert not torch.equal(shaped(reference, u, nothing, gain)[1], wanted[1])

@@ -1,7 +1,8 @@
-"""On fake streams: no two use one memory in no order, and none of backward waits for an exchange."""
+"""On fake streams: no two use one memory in no order, and none of backward waits for an exchange, loaded or not."""
 
 import itertools
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -15,11 +16,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from binsgdm import BinSGDM
+from binsgdm.comm.groups import Groups
 from binsgdm.comm.thread import CommunicationThread
 from binsgdm.comm.transport import Transport
+from binsgdm.compressors.registry import make
+from binsgdm.optimizers import local_steps
+from binsgdm.optimizers.local_steps import DiLoCo, LocalSGD, LocalStepsOptimizer
 from binsgdm.optimizers.session import Session
 from binsgdm.optimizers.settings import SCHEMES, Scheme
-from binsgdm.optimizers.worker import Worker
 from binsgdm.parallel.local_gradients import OwnParameters, keep_gradients_local
 from binsgdm.parallel.overlapped import OverlappedSession
 from tests.helpers.fake_cuda import fake_cuda
@@ -27,7 +31,6 @@ from tests.helpers.fake_streams import SYSTEM_CASES, Hooked, Net, fake_ranks, wa
 from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector
 
 STEPS = 2
-CPU = torch.device("cpu")
 FLAT = Scheme(topology="flat")
 
 
@@ -174,48 +177,29 @@ class HasOneStream(RaceDetector):
         return self.default
 
 
-class HasNoEvents(HasOneStream):
-    def wait(self, stream: FakeStream, event: FakeEvent) -> None:
-        pass
-
-
-DEFECTS: dict[str, tuple[type[RaceDetector], int, Callable[[RaceDetector], None], str]] = {
+DEFECTS: dict[str, tuple[type[RaceDetector], Callable[[RaceDetector], None], str]] = {
     "an event before the copy of the gradients": (
-        RecordsTooEarly, 0, lambda one: train_with(one, "dense", {}),
+        RecordsTooEarly, lambda detector: train_with(detector, "dense", {}),
         "on exchange reads what aten.cat.default on training writes, in no order",
     ),
     "gradients freed while an exchange reads them": (
-        KeepsNothing, 0, lambda one: train_with(one, "dense", {}),
+        KeepsNothing, lambda detector: train_with(detector, "dense", {}),
         "memory of training is freed while aten.clone.default on exchange may use it",
     ),
-    "a gradient that DDP replaces while the exchange reads it": (
-        KeepsNothing, 1, lambda one: train_binsgdm(one, ddp={"gradient_as_bucket_view": True}),
-        "memory of default is freed while .* on exchange may",
-    ),
-    "a thread without events": (
-        HasNoEvents, 0, lambda one: train_binsgdm(one, stream=FakeStream("training")),
-        "on default reads what aten.mm.default on training writes, in no order",
-    ),
     "a bucket that waits for the stream of its last gradient alone": (
-        RaceDetector, 0, lambda one: train_binsgdm(one, other=FakeStream("other")),
+        RaceDetector, lambda detector: train_binsgdm(detector, other=FakeStream("other")),
         "on exchange reads what aten.sum.dim_IntList on other writes, in no order",
-    ),
-    "a gradient read from the bucket that DDP still fills": (
-        RaceDetector, 100, lambda one: train_binsgdm(one, ddp={"gradient_as_bucket_view": True}),
-        "on exchange reads what aten.copy_.default on default writes, in no order",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_planted_race_is_found(monkeypatch: pytest.MonkeyPatch, defect: str) -> None:
-    kind, behind, train, race = DEFECTS[defect]
+    kind, train, race = DEFECTS[defect]
     if "last gradient alone" in defect:
         submit = CommunicationThread.submit
         monkeypatch.setattr(CommunicationThread, "submit", lambda thread, item, _sources=(): submit(thread, item))
-    if "still fills" in defect:
-        monkeypatch.setattr(Worker, "take_gradient", lambda *_: None)
-    detector = watched(kind(), monkeypatch, behind=behind)
+    detector = watched(kind(), monkeypatch)
     train(detector)
     assert any(re.search(race, one) for one in detector.races)
 
@@ -243,3 +227,78 @@ def test_the_thread_of_a_gpu_works_on_that_gpu_and_asks_cuda_for_these_events(mo
         "record own stream of cuda:1",
         "current stream of cuda:1 waits for event of own stream of cuda:1",
     ]
+
+
+STATEFUL = [case for case in SYSTEM_CASES if make(case[0], rank=0, world_size=4, **case[1]).state_dict()]
+SCATTERED = ("ef_sign_sgd", {"topology": "scatter_reduce"})
+DILOCO: list[dict[str, Any]] = [
+    {},
+    {"overlap_steps": 2},
+    {"overlap_steps": 2, "exchange": "bf16"},
+    {"overlap_steps": 2, "exchange": "int8"},
+    {"overlap_steps": 2, "exchange": "one_bit"},
+    {"overlap_steps": 1, "exchange": "one_bit", "fragments": 2},
+]
+
+
+@pytest.mark.parametrize(("system", "options"), [*STATEFUL, SCATTERED], ids=str)
+def test_a_state_that_was_loaded_brings_no_race(detector: RaceDetector, system: str, options: dict[str, Any]) -> None:
+    with fake_ranks(4) as made, detector.use(FakeStream("training")):
+        # DDP then forms no buckets anew, for which the host waits.
+        saved, loaded = (Hooked(detector, made, system, options, find_unused_parameters=True) for _ in range(2))
+        saved.steps(2)
+        state = saved.exchange.state_dict()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a state without a layout
+            loaded.exchange.load_state_dict(state | {"layout": None})
+        del state
+        loaded.steps(2)
+    assert detector.races == []
+
+
+class Wrapped:
+    """A model whose steps are its own between exchanges."""
+
+    def __init__(self, detector: RaceDetector, wrap: Callable[[torch.optim.Optimizer], LocalStepsOptimizer]) -> None:
+        self._detector, self._model = detector, Net(detector)
+        self.optimizer = wrap(torch.optim.SGD(self._model.parameters(), lr=0.1))
+
+    def steps(self, count: int) -> None:
+        for _ in range(count):
+            self._detector.backward(self._model(torch.ones(5, 6)))
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def pretend_that_ranks_agree(monkeypatch: pytest.MonkeyPatch, made: Groups) -> None:
+    """Let rank 0 be all ranks."""
+    monkeypatch.setattr(local_steps.grouping, "make", lambda *_: made)
+    for name in ("check_same_settings", "check_same_tensors"):
+        monkeypatch.setattr(local_steps, name, lambda *_: None)
+
+
+@pytest.mark.parametrize("given", DILOCO, ids=str)
+def test_diloco_and_its_loaded_state_bring_no_race(
+    detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    def wrap(optimizer: torch.optim.Optimizer) -> DiLoCo:
+        return DiLoCo(optimizer, inner_steps=4, **given)
+
+    with fake_ranks(4) as made, detector.use(FakeStream("training")):
+        pretend_that_ranks_agree(monkeypatch, made)
+        saved = Wrapped(detector, wrap)
+        saved.steps(9)  # an exchange that steps hide has begun
+        assert detector.races == []
+        loaded = Wrapped(detector, wrap)
+        loaded.optimizer.load_state_dict(saved.optimizer.state_dict())
+        loaded.steps(8)
+    assert detector.races == []
+    assert len(detector.exchanges) == 2 * ("overlap_steps" in given)
+
+
+@pytest.mark.parametrize("wire_dtype", ["fp32", "bf16"])
+def test_local_sgd_brings_no_race(detector: RaceDetector, monkeypatch: pytest.MonkeyPatch, wire_dtype: Any) -> None:
+    with fake_ranks(4) as made, detector.use(FakeStream("training")):
+        pretend_that_ranks_agree(monkeypatch, made)
+        Wrapped(detector, lambda one: LocalSGD(one, inner_steps=2, wire_dtype=wire_dtype)).steps(5)
+    assert detector.races == []

@@ -191,13 +191,6 @@ def test_a_program_does_more_where_there_are_programs_enough(numel: int, tiles: 
     assert triton_kernels._tiles_for(numel) == tiles
 
 
-def test_no_tensors_and_empty_ones_are_no_failure(kernels: Kernels) -> None:
-    empty = [torch.zeros(0, device=device())]
-    assert kernels.update_(empty, empty, empty, beta=0.9, beta_b=0.9, out_u=empty).device == empty[0].device
-    assert kernels.update_quantize_pack_([], [], [], start=[], out=[], **WHERE)
-    kernels.unpack_apply_([], [], lr=1e-3, weight_decay=0.0)
-
-
 def test_a_wrong_tensor_among_many_is_refused(kernels: Kernels) -> None:
     flat = torch.zeros(16, device=device())
     with pytest.raises(BinsgdmError, match=r"b: 8 elements: must have 16"):

@@ -1,6 +1,9 @@
 """What a step costs on a GPU beside its kernels: waits of the host for the device, and memory."""
 
+import ctypes
+import gc
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +12,8 @@ from tests.helpers.needs import needs
 needs("torch")
 import torch
 
-from binsgdm.comm import Member, run_in_lockstep
+from binsgdm.comm import Member, RankContext, run_in_lockstep
+from binsgdm.comm.messages import run_as_if_alike
 from binsgdm.errors import BinsgdmError
 from binsgdm.optimizers.base import OneBitOptimizer
 from binsgdm.optimizers.binsgdm import BinSGDM
@@ -30,9 +34,9 @@ def parameters(device: str = "cuda") -> list[torch.nn.Parameter]:
 
 def give_gradients(optimizer: OneBitOptimizer, *, seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
-    for one in optimizer.param_states():
-        gradient = scale * torch.randn(one.parameter.shape, generator=generator)
-        one.parameter.grad = gradient.to(one.parameter.dtype).to(one.parameter.device)
+    for param_state in optimizer.param_states():
+        gradient = scale * torch.randn(param_state.parameter.shape, generator=generator)
+        param_state.parameter.grad = gradient.to(param_state.parameter.dtype).to(param_state.parameter.device)
 
 
 def scaled_by(optimizer: OneBitOptimizer, scale: float | None, *, found_inf: bool = False) -> None:
@@ -64,7 +68,7 @@ def one_bit_adam(topology: str = "flat", rank: int | None = None, device: str = 
 
 def step_together(optimizers: Sequence[OneBitOptimizer]) -> bool:
     ranks_per_node = RANKS_PER_NODE if len(optimizers) > 1 else 1
-    return all(map(bool, run_in_lockstep([one.step_protocol() for one in optimizers], ranks_per_node)))
+    return all(map(bool, run_in_lockstep([optimizer.step_protocol() for optimizer in optimizers], ranks_per_node)))
 
 
 def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOptimizer], *, steps: int = 4) -> None:
@@ -160,7 +164,7 @@ def test_a_gradient_that_is_not_finite_is_found_without_another_read() -> None:
     with pretended_device() as counts:
         for optimizer in (bin_sgdm(), one_bit_adam()):
             give_gradients(optimizer, seed=0)
-            given = [one.parameter for one in optimizer.param_states()]
+            given = [param_state.parameter for param_state in optimizer.param_states()]
             given[1].grad[2] = torch.inf
             before = [one.data.clone() for one in given]
             counts.reset()
@@ -182,3 +186,55 @@ def test_a_step_in_a_cuda_graph_is_refused_and_moves_nothing(make) -> None:
         counts.is_capturing = False
         optimizer.step()
         assert optimizer.param_groups[0]["step"] == 1
+
+
+NUMEL, TENSORS = 1 << 24, 16
+MAX_BYTES = 12  # of a parameter: m and b 8, the residual 2, the sign 1/8, and what one piece of draws takes
+MAX_BYTES_AMONG_OTHERS = (
+    15  # with what a bucket receives, the residual of the mean, and what one piece of a checksum takes
+)
+
+
+def steps_of_optimizer(
+    numel: int, rounding: str, parameters: list[torch.nn.Parameter] | None = None, ranks: int = 1
+) -> None:
+    """Make an optimizer and take two steps, the first of which draws its residuals and compares states of all ranks."""
+    given = parameters or [torch.nn.Parameter(torch.zeros(numel))]
+    for parameter in given:
+        parameter.grad = torch.ones_like(parameter) if parameter.grad is None else parameter.grad
+    optimizer = BinSGDM(given, rounding=rounding)
+    if ranks > 1:
+        context = RankContext(rank=0, world_size=ranks, ranks_per_node=1, seed=0, step=1)
+        member = Member(world_size=ranks, run=lambda protocol: run_as_if_alike(protocol, context))
+        optimizer.join(Session(member, bucket_elements=NUMEL // TENSORS))
+    for _ in range(2):
+        optimizer.step()
+
+
+def kib(name: str) -> int:
+    """Return a number of this process's status."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def give_back() -> None:
+    """Let the system have what is free in this process, which would be taken without being seen."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+@pytest.mark.parametrize(("rounding", "least"), [("shaped", 10), ("random", 8)])
+@pytest.mark.parametrize(("ranks", "most"), [(1, MAX_BYTES), (4, MAX_BYTES_AMONG_OTHERS)])
+def test_an_optimizer_takes_few_bytes_a_parameter(rounding: str, least: int, ranks: int, most: int) -> None:
+    needs("numba", "peak memory")
+    peak = Path("/proc/self/clear_refs")
+    steps_of_optimizer(1 << 17, rounding, ranks=ranks)  # compiles
+    parameters = [torch.nn.Parameter(torch.zeros(NUMEL // TENSORS)) for _ in range(TENSORS)]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    give_back()
+    before = kib("VmRSS")
+    peak.write_text("5", encoding="ascii")  # forgets the peak so far
+    steps_of_optimizer(NUMEL, rounding, parameters, ranks)
+    taken = (kib("VmHWM") - before) * 1024 / NUMEL
+    assert least <= taken <= most

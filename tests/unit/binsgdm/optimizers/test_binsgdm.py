@@ -53,20 +53,6 @@ def test_the_update_is_that_of_the_paper():
         assert torch.allclose(value, x, rtol=0, atol=1e-6)
 
 
-def test_a_closure_is_called_with_gradients_and_its_loss_returned():
-    value = torch.nn.Parameter(torch.ones(3))
-    optimizer = BinSGDM([value], lr=0.5)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = value.square().sum()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == 3.0
-    assert torch.equal(value, torch.full((3,), 0.5))
-
-
 def test_a_parameter_without_gradient_is_left_alone_and_does_not_shift_the_draws_of_others():
     values = zeros(40, 40, 40)
     optimizer = BinSGDM(values, lr=1.0)

@@ -26,7 +26,7 @@ def team(topology: str, dtype, size: int = 4, **options) -> list[OneBitAdam]:
     values[WITHOUT_ORDER] = values[WITHOUT_ORDER].to(memory_format=torch.channels_last)
     ranks = []
     for rank in range(size):
-        mine = [torch.nn.Parameter(one.clone(memory_format=torch.preserve_format)) for one in values]
+        mine = [torch.nn.Parameter(value.clone(memory_format=torch.preserve_format)) for value in values]
         groups = [{"params": mine[:3], "lr": 0.01, "betas": (0.8, 0.95)}, {"params": mine[3:]}]
         ranks.append(OneBitAdam(groups, weight_decay=0.1, dense_steps=2, topology=topology, **options))
         ranks[-1].join(Member(rank=rank, world_size=size, ranks_per_node=min(size, 2)))
@@ -46,8 +46,8 @@ def train(ranks: list[OneBitAdam], last: int = 5) -> list:
                 is_left_out = (number == 1 and rank != step % 4) or (number == 2 and step == 3)
                 one.parameter.grad = None if is_left_out else values.to(one.parameter.dtype)
         run_in_lockstep([optimizer.step_protocol() for optimizer in ranks], min(len(ranks), 2))
-    states = [one for optimizer in ranks for one in optimizer.param_states()]
-    kept = [value for one in states for value in one.state.values() if isinstance(value, torch.Tensor)]
+    states = [param_state for optimizer in ranks for param_state in optimizer.param_states()]
+    kept = [value for state in states for value in state.state.values() if isinstance(value, torch.Tensor)]
     return [one.parameter.detach() for one in states] + kept
 
 

@@ -10,9 +10,10 @@ needs("torch")
 import torch
 from torch import nn
 
-from binsgdm.kernels.random import Key, RandomStream, dither
+from binsgdm.kernels.keys import Key, RandomStream
+from binsgdm.kernels.random import dither
 from binsgdm.optimizers.settings import SCHEMES, Scheme
-from studies.stacked import LockStep, binsgdm
+from tests.helpers.stacked import LockStep, binsgdm
 
 NODES, LOCAL, STEPS, SEED, LR, BETA, GAIN = 3, 2, 5, 11, 0.5, 0.8, 1.5
 RANKS = NODES * LOCAL
@@ -129,7 +130,7 @@ def test_all_ranks_move_by_the_equations(scheme, betas_b, nesterov):
         ranks.step(torch.cat(list(reversed(gradients(step).split(numel, dim=1))), dim=1))
         equations.step(step)
         for copies in ranks.copies:
-            assert torch.equal(torch.cat([one.detach() for one in reversed(copies)]), equations.x)
+            assert torch.equal(torch.cat([copy.detach() for copy in reversed(copies)]), equations.x)
     assert equations.x.unique().numel() > STEPS // 2
 
 

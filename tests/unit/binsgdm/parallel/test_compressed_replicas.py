@@ -37,7 +37,7 @@ def backward(model: Any, step: int) -> None:
 
 
 def whole(model: Any) -> Any:
-    return torch.cat([one.full_tensor().detach().reshape(-1) for one in model.parameters()])
+    return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in model.parameters()])
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")  # of torch's own modules, which its compiler imports

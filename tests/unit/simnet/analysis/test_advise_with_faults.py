@@ -27,9 +27,9 @@ SYSTEMS = ("BinSGDM", "one_bit_adam")
 
 
 def asked(*faults: Fault, gbit_per_s: float = GBIT_PER_S, **run: Any) -> Scenario:
-    given = scenario(gbit_per_s=gbit_per_s, draws=0, calibration=SLOW_CODEC)
-    cluster = replace(given.cluster, faults=faults)
-    return replace(given, cluster=cluster, run=RunSettings(draws=0, **run))
+    plain = scenario(gbit_per_s=gbit_per_s, draws=0, calibration=SLOW_CODEC)
+    cluster = replace(plain.cluster, faults=faults)
+    return replace(plain, cluster=cluster, run=RunSettings(draws=0, **run))
 
 
 def advised(*faults: Fault, **more: Any) -> Advice:
@@ -39,25 +39,27 @@ def advised(*faults: Fault, **more: Any) -> Advice:
 def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
     """Also where steps are not all alike: those of a dense stage, and the rounds of local steps."""
     names_ = chosen(("one_bit_adam", "Marsit", "local SGD 4", "DiLoCo 30", "streaming DiLoCo 100", "HSDP"))
-    given = asked(gbit_per_s=5)
+    here = asked(gbit_per_s=5)
     nothing = fault("slow_link", place=1, rate=1.0)
-    usual = advise(given, names=names_)
-    found = advise(replace(given, cluster=replace(given.cluster, faults=(nothing,))), names=names_)
-    assert [one.name for one in found.systems] == [one.name for one in usual.systems]
-    for one, same in zip(usual.systems, found.systems, strict=True):
+    usual = advise(here, names=names_)
+    faulty = advise(replace(here, cluster=replace(here.cluster, faults=(nothing,))), names=names_)
+    assert [system.name for system in faulty.systems] == [system.name for system in usual.systems]
+    for system, same in zip(usual.systems, faulty.systems, strict=True):
         assert same.faulty is not None
-        assert same.iteration_s == same.faulty.p95_s == pytest.approx(one.iteration_s)
-        assert same.speedup.value == pytest.approx(one.speedup.value)
+        assert same.iteration_s == same.faulty.p95_s == pytest.approx(system.iteration_s)
+        assert same.speedup.value == pytest.approx(system.speedup.value)
 
 
 def test_what_is_told_has_both_percentiles_with_faults_and_none_without() -> None:
     usual, halved = advised(), advised(HALVED)
-    found = json.loads(json.dumps(to_object(halved), allow_nan=False))
-    for one, shown in zip(halved.systems, found["systems"], strict=True):
-        assert one.faulty is not None
-        assert (shown["p50_s"], shown["p95_s"]) == (one.faulty.p50_s, one.faulty.p95_s)
-    assert [one["p95_s"] for one in json.loads(json.dumps(to_object(usual)))["systems"]] == [None] * len(usual.systems)
-    assert ["p95" in str(ranking_page(one)) for one in (halved, usual)] == [True, False]
+    document = json.loads(json.dumps(to_object(halved), allow_nan=False))
+    for system, shown in zip(halved.systems, document["systems"], strict=True):
+        assert system.faulty is not None
+        assert (shown["p50_s"], shown["p95_s"]) == (system.faulty.p50_s, system.faulty.p95_s)
+    assert [system["p95_s"] for system in json.loads(json.dumps(to_object(usual)))["systems"]] == [None] * len(
+        usual.systems
+    )
+    assert ["p95" in str(ranking_page(advice)) for advice in (halved, usual)] == [True, False]
     assert "With faults: slow link; medians of " in str(advice_page(halved))
     assert "by the 95th percentile" in str(advice_page(halved))
     assert halved.iterations == 1, "nothing varies"
@@ -69,10 +71,10 @@ def test_forty_iterations_are_enough_where_the_user_asks_for_no_number() -> None
 
 
 def test_progress_is_told_once_for_each_run_at_most() -> None:
-    told: list[int] = []
-    given = asked(HALVED)
-    advise(given, names=chosen(SYSTEMS), progress=told.append)
-    assert 0 < sum(told) <= num_runs(given, len(chosen(SYSTEMS)))
+    progress: list[int] = []
+    here = asked(HALVED)
+    advise(here, names=chosen(SYSTEMS), progress=progress.append)
+    assert 0 < sum(progress) <= num_runs(here, len(chosen(SYSTEMS)))
 
 
 @pytest.mark.slow

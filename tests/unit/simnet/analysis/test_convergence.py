@@ -2,8 +2,7 @@
 
 import pytest
 
-from simnet.analysis.convergence import load
-from simnet.analysis.same_task import check_same_task
+from simnet.analysis.convergence import check_same_task, load, published_of
 from tests.helpers.refusals import refused
 from tests.helpers.time_to_target_samples import STEPS, SYSTEMS, scenario, write_trainings
 
@@ -12,8 +11,8 @@ RANDOM = {"kind": "binsgdm", "rounding": "random"}
 
 
 def curves(*changes: dict) -> dict:
-    one = {"system": "dense", "ranks": 4, "seed": 9, "steps": list(STEPS), "values": [4.0, 3.0, 2.0, 1.0]}
-    return {"curves": [one | change for change in changes]}
+    curve = {"system": "dense", "ranks": 4, "seed": 9, "steps": list(STEPS), "values": [4.0, 3.0, 2.0, 1.0]}
+    return {"curves": [curve | change for change in changes]}
 
 
 def dense(**changes) -> dict:
@@ -65,7 +64,12 @@ def test_curves_of_another_or_an_unknown_model_are_refused(tmp_path):
     with refused("num_parameters: missing: ", " of 10,000,000 parameters; add --same-task"):
         check_same_task(load(str(path)), scenario())
     for name in ("characters", "digits", "mnist_5k"):
-        found = load(name)
-        assert 1e3 < found.num_parameters < 1e6
+        trainings = load(name)
+        assert 1e3 < trainings.num_parameters < 1e6
         with refused("must be of the model that is simulated"):
-            check_same_task(found, scenario())
+            check_same_task(trainings, scenario())
+
+
+def test_what_is_published_of_others_is_left_out() -> None:
+    assert published_of({"binsgdm"}) == ()
+    assert all("diloco" in record.kinds for record in published_of({"diloco"}))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from simnet.analysis import journal
-from simnet.analysis.journal import NAME, OLDER, Entry, Journal
+from simnet.analysis.journal import NAME, Entry, Journal
 from simnet.core.errors import SimnetError
 from tests.helpers.journals import change, rows
 from tests.helpers.refusals import refused
@@ -44,11 +44,11 @@ class TestCommits:
         self, tmp_path: Path, seconds: float, waits: bool, is_kept: bool
     ) -> None:
         def sweep() -> None:
-            one = Journal(tmp_path)
+            opened = Journal(tmp_path)
             if waits:
-                one._committed_at_s -= journal.COMMIT_S
-            one.append([A], seconds / 2)
-            one.append([B], seconds / 2)
+                opened._committed_at_s -= journal.COMMIT_S
+            opened.append([A], seconds / 2)
+            opened.append([B], seconds / 2)
             killed()
 
         assert forked(sweep) == -signal.SIGKILL
@@ -58,13 +58,13 @@ class TestCommits:
             assert again.last_before == len(kept)
 
     def test_what_is_half_written_when_a_sweep_is_killed_is_undone(self, tmp_path: Path) -> None:
-        with Journal(tmp_path) as one:
-            one.append([A], 0.0)
+        with Journal(tmp_path) as first:
+            first.append([A], 0.0)
 
         def sweep() -> None:
-            one = Journal(tmp_path)
-            one._database.execute("PRAGMA cache_size = 5")  # so that much is written before it is committed
-            one.append([Entry(str(number), b"x" * 9_000, {}) for number in range(300)], 0.0)
+            second = Journal(tmp_path)
+            second._database.execute("PRAGMA cache_size = 5")  # so that much is written before it is committed
+            second.append([Entry(str(number), b"x" * 9_000, {}) for number in range(300)], 0.0)
             killed()
 
         assert forked(sweep) == -signal.SIGKILL
@@ -75,9 +75,9 @@ class TestCommits:
         assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
     def test_an_error_and_an_interrupt_keep_what_was_finished(self, tmp_path: Path) -> None:
-        one = Journal(tmp_path)
-        one.append([A], 0.0)
-        one.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+        interrupted = Journal(tmp_path)
+        interrupted.append([A], 0.0)
+        interrupted.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
         assert keys(tmp_path) == ["a"]
 
 
@@ -99,16 +99,16 @@ class TestLock:
     @pytest.mark.slow
     def test_of_two_that_start_at_once_one_goes_on(self, tmp_path: Path) -> None:
         num = 4
-        start, told = FORKED.Barrier(num), FORKED.SimpleQueue()
+        start, outcomes = FORKED.Barrier(num), FORKED.SimpleQueue()
 
         def sweep(out: Path) -> None:
             start.wait()
             try:
                 with Journal(out):
-                    told.put("goes on")
+                    outcomes.put("goes on")
                     time.sleep(2 * journal.BUSY_S)
             except SimnetError as error:
-                told.put(str(error))
+                outcomes.put(str(error))
 
         for turn in range(3):
             if turn:
@@ -116,17 +116,17 @@ class TestLock:
             processes = [FORKED.Process(target=sweep, args=(tmp_path / str(turn),)) for _ in range(num)]
             for process in processes:
                 process.start()
-            found = sorted(told.get() for _ in processes)
+            ended = sorted(outcomes.get() for _ in processes)
             for process in processes:
                 process.join(60)
-            assert found.count("goes on") == 1
-            assert sum("another sweep is writing here" in one for one in found) == num - 1
+            assert ended.count("goes on") == 1
+            assert sum("another sweep is writing here" in outcome for outcome in ended) == num - 1
 
 
 def damaged_key(out: Path) -> None:
     """Change a key in the index alone."""
-    with Journal(out) as one:
-        one.append([Entry("k" * 64, b"{}", {})], 0.0)
+    with Journal(out) as written:
+        written.append([Entry("k" * 64, b"{}", {})], 0.0)
     content = (out / NAME).read_bytes()
     start = content.rindex(b"k" * 64)
     assert content.count(b"k" * 64) == 2
@@ -134,45 +134,43 @@ def damaged_key(out: Path) -> None:
 
 
 def damaged_pages(out: Path) -> None:
-    with Journal(out) as one:
-        one.append([Entry(str(number), b"x" * 9_000, {}) for number in range(30)], 0.0)
+    with Journal(out) as written:
+        written.append([Entry(str(number), b"x" * 9_000, {}) for number in range(30)], 0.0)
     content = (out / NAME).read_bytes()
     (out / NAME).write_bytes(content[:4096] + bytes(len(content) - 4096))
 
 
-def file(content: bytes, name: str = NAME) -> Callable[[Path], object]:
-    return lambda out: (out / name).write_bytes(content)
+def file(content: bytes) -> Callable[[Path], object]:
+    return lambda out: (out / NAME).write_bytes(content)
 
 
 LINE = b'{"key": "a", "result": {}}\n'
 DAMAGED = "is damaged, or no journal; delete the file to simulate all points again, or name another directory with -o"
 OTHER = "no journal of this version of simnet; delete it, or name another directory with -o"
-OLD = "the journal of an older version, whose results this one does not take; delete it, or name another directory with"
 
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("lay_out", "name", "rule"),
+        ("lay_out", "rule"),
         [
-            (file(b"notes"), NAME, DAMAGED),
-            (file(b"x,y\n1,2" * 9_000), NAME, DAMAGED),
-            (file(LINE), NAME, DAMAGED),
-            (damaged_key, NAME, DAMAGED),
-            (damaged_pages, NAME, DAMAGED),
-            (lambda out: change(out, "CREATE TABLE points (key TEXT)"), NAME, OTHER),
-            (lambda out: change(out, "CREATE TABLE others (place INTEGER PRIMARY KEY, key TEXT)"), NAME, OTHER),
-            (file(LINE, OLDER), OLDER, OLD),
+            (file(b"notes"), DAMAGED),
+            (file(b"x,y\n1,2" * 9_000), DAMAGED),
+            (file(LINE), DAMAGED),
+            (damaged_key, DAMAGED),
+            (damaged_pages, DAMAGED),
+            (lambda out: change(out, "CREATE TABLE points (key TEXT)"), OTHER),
+            (lambda out: change(out, "CREATE TABLE others (place INTEGER PRIMARY KEY, key TEXT)"), OTHER),
         ],
     )
     def test_what_is_no_journal_is_refused_at_once_and_left_as_it_is(
-        self, tmp_path: Path, lay_out: Callable[[Path], object], name: str, rule: str
+        self, tmp_path: Path, lay_out: Callable[[Path], object], rule: str
     ) -> None:
         lay_out(tmp_path)
-        content = (tmp_path / name).read_bytes()
-        with refused(start=f"{tmp_path / name}: {rule}"):
+        content = (tmp_path / NAME).read_bytes()
+        with refused(start=f"{tmp_path / NAME}: {rule}"):
             Journal(tmp_path)
-        assert (tmp_path / name).read_bytes() == content
-        assert [path.name for path in tmp_path.iterdir()] == [name]
+        assert (tmp_path / NAME).read_bytes() == content
+        assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
     def test_a_pipe_a_device_a_file_for_a_directory_and_a_point_twice_are_refused(self, tmp_path: Path) -> None:
         for name in ("pipe", "device"):
@@ -185,8 +183,8 @@ class TestRefused:
         (tmp_path / "file").write_text("")
         with refused("file: cannot be written (File exists); name another with -o"):
             Journal(tmp_path / "file")
-        with Journal(tmp_path / "twice") as one, refused("is damaged, or no journal"):
-            one.append([A, A], 0.0)
+        with Journal(tmp_path / "twice") as twice, refused("is damaged, or no journal"):
+            twice.append([A, A], 0.0)
         with Journal(tmp_path / "twice") as again:
             assert again.last_before <= 1
 
@@ -203,8 +201,8 @@ class TestRefused:
             read_only()
 
         (tmp_path / "new").mkdir()
-        with Journal(tmp_path / "old") as one:
-            one.append([A], 0.0)
+        with Journal(tmp_path / "old") as old:
+            old.append([A], 0.0)
         for path in (tmp_path / "new", tmp_path / "old"):
             path.chmod(0o555)
         (tmp_path / "old" / NAME).chmod(0o444)
@@ -230,8 +228,8 @@ def test_what_a_full_disk_does_not_take_is_told_and_what_it_took_is_kept(tmp_pat
             for number in range(100):
                 full.append([Entry(str(number), b"x" * 9_000, {})], journal.COMMIT_S)
 
-    with Journal(tmp_path) as one:
-        one.append([A], 0.0)
+    with Journal(tmp_path) as first:
+        first.append([A], 0.0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, limits[1]))
     try:
         with refused(f"; {rule}", start=f"{tmp_path / NAME}: cannot be written ("):

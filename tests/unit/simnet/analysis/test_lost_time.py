@@ -23,30 +23,30 @@ def asked(*factors: float, **more: Any) -> Scenario:
 
 
 def lost(*factors: float) -> LostTime:
-    found = with_lost_time(simulate(asked(*factors))).result.lost_time
-    assert found is not None
-    return found
+    lost_time = with_lost_time(simulate(asked(*factors))).result.lost_time
+    assert lost_time is not None
+    return lost_time
 
 
 def test_one_slow_rank_costs_what_its_compute_takes_longer() -> None:
-    found = lost(1.5)
+    lost_time = lost(1.5)
     compute_s = WORKLOAD.forward_s + WORKLOAD.backward_s
     # The optimizer and kernels are slower, too, and communication hides a part of backward.
-    assert 0.4 * compute_s < found.faults[0].lost.mean_s < 0.7 * compute_s
-    assert found.together == found.faults[0].lost
-    assert found.interaction.mean_s == 0
+    assert 0.4 * compute_s < lost_time.faults[0].lost.mean_s < 0.7 * compute_s
+    assert lost_time.together == lost_time.faults[0].lost
+    assert lost_time.interaction.mean_s == 0
 
 
 def test_of_two_slow_ranks_neither_costs_anything_alone_since_the_other_is_there() -> None:
-    found = lost(1.5, 1.5)
-    assert [one.lost.mean_s for one in found.faults] == pytest.approx([0, 0], abs=0.002)
-    assert found.interaction.mean_s == pytest.approx(found.together.mean_s, abs=0.004)
-    assert found.together.mean_s > 0.04
+    lost_time = lost(1.5, 1.5)
+    assert [fault.lost.mean_s for fault in lost_time.faults] == pytest.approx([0, 0], abs=0.002)
+    assert lost_time.interaction.mean_s == pytest.approx(lost_time.together.mean_s, abs=0.004)
+    assert lost_time.together.mean_s > 0.04
 
 
 def test_progress_is_told_after_each_simulation_and_without_faults_there_is_nothing_to_tell() -> None:
-    scenario, told = asked(1.5, 1.2, baseline=DenseAllReduce()), []
-    with_lost_time(simulate(scenario), told.append)
-    assert sum(told) == num_runs(scenario) == 6
+    scenario, progress = asked(1.5, 1.2, baseline=DenseAllReduce()), []
+    with_lost_time(simulate(scenario), progress.append)
+    assert sum(progress) == num_runs(scenario) == 6
     with refused("cluster.faults: []: no fault that time is lost to; add one"):
         with_lost_time(simulate(asked()))

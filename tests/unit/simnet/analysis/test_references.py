@@ -10,11 +10,14 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 import simnet
+from simnet.analysis.advise import advise
 from simnet.analysis.references import references
-from simnet.analysis.tune import PLAIN, dense_systems
+from simnet.analysis.tune import PLAIN, TIE, dense_systems
 from simnet.cli.main import cli
+from simnet.core.units import Bandwidth
+from simnet.engine.scenario import load
 from simnet.engine.simulation import simulate
-from tests.helpers.advise_samples import scenario
+from tests.helpers.advise_samples import row, scenario
 from tests.helpers.fault_samples import fault
 
 BERT = "bert_base_10gbit"
@@ -22,30 +25,30 @@ FLAT_S, TUNED_S = 0.7904, 0.3722
 
 
 def run(*args: str) -> str:
-    found = CliRunner().invoke(cli, list(args), prog_name="simnet")
-    assert found.exit_code == 0, found.output
-    return found.stdout
+    invoked = CliRunner().invoke(cli, list(args), prog_name="simnet")
+    assert invoked.exit_code == 0, invoked.output
+    return invoked.stdout
 
 
 def test_the_tuned_reference_is_the_fastest_of_all_settings_of_ddp() -> None:
-    given = scenario(gbit_per_s=10)
-    (found,) = references([given])
-    assert found is not None
-    every = [one for variants in dense_systems("fp32").values() for one in variants]
-    times = [simulate(replace(given, strategy=one)).result.iteration_s for one in every]
-    assert found.tuned_s == pytest.approx(min(times))
-    assert found.flat_s == pytest.approx(simulate(replace(given, strategy=PLAIN)).result.iteration_s)
-    assert (found.flat, found.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
+    here = scenario(gbit_per_s=10)
+    (known,) = references([here])
+    assert known is not None
+    every = [strategy for variants in dense_systems("fp32").values() for strategy in variants]
+    times = [simulate(replace(here, strategy=strategy)).result.iteration_s for strategy in every]
+    assert known.tuned_s == pytest.approx(min(times))
+    assert known.flat_s == pytest.approx(simulate(replace(here, strategy=PLAIN)).result.iteration_s)
+    assert (known.flat, known.tuned) == ("flat fp32 DDP", "tuned DDP (bf16, hierarchical)")
 
 
 def test_faults_slow_references_as_they_slow_the_strategy() -> None:
-    given = scenario(gbit_per_s=10)
-    slow = replace(given, cluster=replace(given.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
-    usual, found = references([given, slow])
+    here = scenario(gbit_per_s=10)
+    slow = replace(here, cluster=replace(here.cluster, faults=(fault("slow_link", place=1, rate=0.5),)))
+    usual, slowed = references([here, slow])
     assert usual is not None
-    assert found is not None
-    assert found.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
-    assert found.flat_s > 1.5 * usual.flat_s
+    assert slowed is not None
+    assert slowed.flat_s == pytest.approx(simulate(replace(slow, strategy=PLAIN)).result.iteration_s)
+    assert slowed.flat_s > 1.5 * usual.flat_s
 
 
 def _sweep(folder: Path) -> dict[str, Any]:
@@ -56,8 +59,8 @@ def _sweep(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_all_commands_have_the_same_references_and_equal_settings_the_same_speedup(tmp_path: Path) -> None:
-    own = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
-    references, speedup = own["references"], own["speedup"]
+    simulated = json.loads(run("simulate", BERT, "--draws", "0", "--format", "json"))
+    references, speedup = simulated["references"], simulated["speedup"]
     assert (references["flat_s"], references["tuned_s"]) == pytest.approx((FLAT_S, TUNED_S), rel=1e-3)
     assert speedup == pytest.approx(references["tuned_s"] / simnet.simulate(BERT, draws=0).result.step_s)
     swept = _sweep(tmp_path / "sweep")
@@ -80,3 +83,15 @@ def _says_both(text: str) -> None:
     said = " ".join(text.split())
     assert "speedup 4.89x, binsgdm over tuned DDP (bf16, hierarchical)" in said
     assert "10.4x over flat fp32 DDP (790.4 ms a step)" in said
+
+
+@pytest.mark.slow
+def test_at_another_bandwidth_an_advice_cuts_the_batch_of_both_sides_anew() -> None:
+    # A slow wire is worth fewer micro-batches with recomputed activations, a fast one is not.
+    settings = {"run.grad_accumulation": 4, "run.draws": 0}
+    ranked = row(advise(load("what_to_use", settings), names=["BinSGDM"]), "BinSGDM")
+    fast = Bandwidth.parse("800 Gbit/s")
+    there = load("what_to_use", settings | {"cluster.inter_node.bandwidth": fast.text()})
+    assert dict(ranked.curve)[fast] == pytest.approx(
+        row(advise(there, names=["BinSGDM"]), "BinSGDM").speedup.value, rel=TIE - 1
+    )

@@ -15,16 +15,10 @@ STRATEGY, FAULTS = "scenario.strategy", "scenario.cluster.faults"
 INSTALL = "install the package that provides it"
 DAMAGE = [
     ("scenario.cluster.num_nodes", 0, "num_nodes"),
-    ("scenario.cluster.num_nodes", 1e300, "num_nodes"),
     ("scenario.cluster.num_nodes", 10**6, "at most 1000000 ranks"),
     ("scenario.cluster.inter_node.bandwidth", "0 Gbit/s", "scenario"),
-    ("scenario.cluster.inter_node.bandwidth", 25, "scenario"),
     ("scenario.workload", [1], "workload"),
-    ("scenario.workload.title", 5, "title"),
-    ("scenario.calibration", [1], "calibration"),
     ("scenario.calibration", None, "calibration"),
-    (STRATEGY, 5, "strategy"),
-    (STRATEGY, None, "scenario.strategy: None: write a table with the keys kind: the file is damaged"),
     (STRATEGY, ["x"], "scenario.strategy: ['x']: write a table with the keys kind: the file is damaged"),
     ("world_size", 0, "world_size"),
     ("world_size", 7, "world_size: 7: must be at least the number of nodes, 8"),
@@ -32,9 +26,7 @@ DAMAGE = [
     ("result.iterations_s", [0], "iterations_s"),
     ("result.iterations_s", [], "iterations_s"),
     ("result.iterations_s", [float("inf")], "must be finite"),
-    ("result.iterations_s", [float("nan")], "must be finite"),
     ("result.samples_per_s", 0, "samples_per_s"),
-    ("baseline.iterations_s", [0], "iterations_s"),
     ("result.breakdown.forward_s", -0.1, "breakdown: forward_s -0.1"),
 ]
 

@@ -63,9 +63,9 @@ def test_finished_points_are_not_simulated_again_and_results_share_the_scenarios
     monkeypatch.setattr(sweeps, "PART_S", 0)
     points = expand(experiment)
     sweeps.run(points[:2], tmp_path)
-    told: list[int] = []
-    first = sweeps.run(points, tmp_path, progress=told.append)
-    assert told == [2, 1, 1, 1, 1], "first what needs no simulation"
+    progress: list[int] = []
+    first = sweeps.run(points, tmp_path, progress=progress.append)
+    assert progress == [2, 1, 1, 1, 1], "first what needs no simulation"
     simulated.clear()
     again = sweeps.run(points, tmp_path)
     assert (again, simulated) == (first, [])
@@ -122,9 +122,9 @@ def test_another_gradients_file_is_another_point(tmp_path: Path) -> None:
 def test_points_are_refused_that_only_the_simulation_can_judge(tmp_path: Path) -> None:
     data = pod(sweep={"workload.gradients": ["bert_base", "./nonesuch.json"]})
     del data["workload"]["num_elements"]
-    found = whole(load_experiment(str(write(tmp_path / "pod.toml", data))), tmp_path / "out")
-    assert [point.set for point in found.points] == [{"workload.gradients": "bert_base"}]
-    assert "nonesuch.json': no such file" in found.refused[0].reason
+    swept = whole(load_experiment(str(write(tmp_path / "pod.toml", data))), tmp_path / "out")
+    assert [point.set for point in swept.points] == [{"workload.gradients": "bert_base"}]
+    assert "nonesuch.json': no such file" in swept.refused[0].reason
     contradicting = pod(sweep={"workload.gradient": ["1 GB", "2 GB"]})
     with refused(start="workload: gradient and num_elements: must be given once"):
         whole(load_experiment(str(write(tmp_path / "pod.toml", contradicting))))
@@ -143,9 +143,9 @@ def test_the_journal_has_refused_points_once_and_a_resumed_sweep_the_same(
     simulated.clear()
     assert whole(experiment, out) == first
     assert (simulated, rows(out)) == ([], lines)
-    told: list[int] = []
-    sweeps.run(points_of(experiment), out, progress=told.append)
-    assert told == [4]
+    progress: list[int] = []
+    sweeps.run(points_of(experiment), out, progress=progress.append)
+    assert progress == [4]
     change(out, "DELETE FROM points WHERE refused IS NOT NULL")  # as a kill may undo it
     assert whole(experiment, out) == first
     assert len(rows(out)) == 4

@@ -111,9 +111,9 @@ def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_p
     process = _started(command, tmp_path / "out")
     assert all(map(_gets_no_interrupts, _descendants(process.pid)))
     os.killpg(process.pid, signal.SIGINT)
-    _, told = process.communicate(timeout=LONGEST_S)
+    _, printed = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
-    assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
+    assert printed.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
 
 
 KILLS = 13
@@ -132,7 +132,7 @@ def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path, monkeyp
         with Journal(out) as kept:
             whole = sweeps.Sweep(points_of(experiment), kept)
             whole.simulate()
-            return [msgspec.json.encode(one, enc_hook=str) for one in whole.results()]
+            return [msgspec.json.encode(result, enc_hook=str) for result in whole.results()]
 
     expected = sweep(tmp_path / "whole")
     start = time.perf_counter()
@@ -146,11 +146,11 @@ def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path, monkeyp
         time.sleep(draw.uniform(0, usual_s / 6))
         process.kill()
         process.join(LONGEST_S)
-        found = rows(out) if (out / NAME).exists() else []
-        assert len({row.key for row in found}) == len(found)
-        assert before <= set(found)
-        before = set(found)
-        counts.append(len(found))
+        kept_rows = rows(out) if (out / NAME).exists() else []
+        assert len({row.key for row in kept_rows}) == len(kept_rows)
+        assert before <= set(kept_rows)
+        before = set(kept_rows)
+        counts.append(len(kept_rows))
     assert sum(0 < count < len(expected) for count in counts) >= 3, counts
     assert sweep(out) == expected
     assert set(rows(out)) == set(rows(tmp_path / "whole"))

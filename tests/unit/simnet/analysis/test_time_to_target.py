@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.analysis.convergence import load
-from simnet.analysis.step_cost import StepCost, step_costs
 from simnet.analysis.time_to_target import TimesToTarget, times_to_target
+from simnet.analysis.tuned_steps import StepCost, step_costs
 from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
@@ -31,19 +31,19 @@ def run(measured, *, costs=simple_costs, rates=(RATE,), **options) -> TimesToTar
     return times_to_target(options.pop("given", scenario()), measured, bandwidths=rates, costs=costs, **options)
 
 
-def by_name(found: TimesToTarget, rate: int = 0) -> dict:
-    return {system.name: system for system in found.bandwidths[rate].systems}
+def by_name(times: TimesToTarget, rate: int = 0) -> dict:
+    return {system.name: system for system in times.bandwidths[rate].systems}
 
 
 def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(measured):
-    found = run(measured)
-    runners = by_name(found)
+    times = run(measured)
+    runners = by_name(times)
     assert (runners["dense"].steps, runners["quick"].steps) == (30, 40)
     assert runners["dense"].time_s == 0.5 + 30 * 3.0
     assert runners["quick"].time_s == 0.5 + 40 * 2.0
     # 4 bits an element and a scale of 4 bytes for 8192 of them: each of 4 nodes sends its own to three others.
     assert runners["quick"].sent_bytes == pytest.approx(40 * 3 * 10_000_000 * (4 / 8 + 4 / 8192), rel=1e-5)
-    (at_rate,) = time_to_target_object(found)["bandwidths"]
+    (at_rate,) = time_to_target_object(times)["bandwidths"]
     assert at_rate["bandwidth_bytes_per_s"] == 1.25e9
     assert [system["name"] for system in at_rate["systems"]] == ["quick", "dense", "adam"]
     assert at_rate["systems"][0]["time_to_target_s"] == 80.5
@@ -59,16 +59,17 @@ def test_the_dense_stage_of_1_bit_adam_and_every_so_manieth_step_of_marsit_take_
 
 
 def test_of_two_trainings_the_interval_holds_the_time_and_of_unequal_ones_the_longest_counts(measured):
-    two = replace(measured, curves=tuple(one for one in measured.curves if one.seed < 2))
+    two = replace(measured, curves=tuple(curve for curve in measured.curves if curve.seed < 2))
     runner = by_name(run(two))["dense"]
     assert runner.time_s == 0.5 + 40 * 3.0
     assert runner.interval_s == (0.5 + 30 * 3.0, runner.time_s)
     short = tuple(
-        replace(one, steps=one.steps[:3], values=one.values[:3]) if one.seed == 0 else one for one in measured.curves
+        replace(curve, steps=curve.steps[:3], values=curve.values[:3]) if curve.seed == 0 else curve
+        for curve in measured.curves
     )
-    found = run(replace(measured, curves=short))
-    assert found.baseline_training_s(found.bandwidths[0]) == 0.5 + 40 * 3.0
-    assert by_name(found)["dense"].num_reached == 3
+    times = run(replace(measured, curves=short))
+    assert times.baseline_training_s(times.bandwidths[0]) == 0.5 + 40 * 3.0
+    assert by_name(times)["dense"].num_reached == 3
 
 
 def test_draws_widen_the_intervals(measured):
@@ -89,9 +90,9 @@ def test_a_system_that_cannot_be_predicted_is_left_out_with_the_reason(tmp_path)
     systems = {**trainings()["systems"], "quick": {"title": "EF", "strategy": {"kind": "ef_sign_sgd"}}}
     measured = load(str(write_trainings(tmp_path / "t.json", systems=systems)))
     bare = replace(scenario().workload, tensors=(), num_elements=10_000_000)
-    found = run(measured, costs=step_costs, given=replace(scenario(), workload=bare))
-    assert set(by_name(found)) == {"dense", "adam"}
-    ((name, reason),) = found.left_out
+    times = run(measured, costs=step_costs, given=replace(scenario(), workload=bare))
+    assert set(by_name(times)) == {"dense", "adam"}
+    ((name, reason),) = times.left_out
     assert name == "quick"
     assert "needs the shapes of the tensors" in reason
 
@@ -99,7 +100,7 @@ def test_a_system_that_cannot_be_predicted_is_left_out_with_the_reason(tmp_path)
 def on_16_ranks() -> dict[str, Any]:
     """Return trainings of which those without compression were made on other ranks, too."""
     curves = trainings()["curves"]
-    return {"curves": curves + [{**one, "ranks": 16} for one in curves if one["system"] == "dense"]}
+    return {"curves": curves + [{**curve, "ranks": 16} for curve in curves if curve["system"] == "dense"]}
 
 
 PAGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -123,10 +124,10 @@ def test_a_page_is_the_committed_one(name, tmp_path):
 
 
 def test_a_price_is_that_of_all_gpus_for_the_time(measured):
-    found = run(measured, price_per_gpu_hour=2.5, steps=4000)
-    assert found.price_of(7200.0) == 4 * 2 * 2.5
-    quick = by_name(found)["quick"].time_s / 3600 * 4 * 2.5
-    (at_rate,) = time_to_target_object(found)["bandwidths"]
+    times = run(measured, price_per_gpu_hour=2.5, steps=4000)
+    assert times.price_of(7200.0) == 4 * 2 * 2.5
+    quick = by_name(times)["quick"].time_s / 3600 * 4 * 2.5
+    (at_rate,) = time_to_target_object(times)["bandwidths"]
     assert at_rate["systems"][0]["price_to_target"] == pytest.approx(quick)
     assert at_rate["systems"][0]["price_to_target_interval"][0] <= at_rate["systems"][0]["price_to_target"]
     assert run(measured).price_of(7200.0) is None
@@ -140,9 +141,9 @@ def ending_in_null(measured):
 @pytest.mark.parametrize(
     ("change", "options", "said"),
     [
-        (lambda given: given, {"ranks": 8}, "--ranks: 8: must be one of 4"),
-        (lambda given: given, {"target": math.nan}, "--target: nan: must be finite"),
-        (lambda given: replace(given, target=None), {}, "target: missing; give one with --target"),
+        (lambda trainings: trainings, {"ranks": 8}, "--ranks: 8: must be one of 4"),
+        (lambda trainings: trainings, {"target": math.nan}, "--target: nan: must be finite"),
+        (lambda trainings: replace(trainings, target=None), {}, "target: missing; give one with --target"),
         (ending_in_null, {}, "curves of 'dense': end in null for some seed"),
     ],
 )
@@ -151,14 +152,7 @@ def test_what_was_not_measured_is_refused(measured, change, options, said):
         run(change(measured), **options)
 
 
-class TestFigure:
-    @pytest.mark.parametrize("num_heats", [1, 7])
-    def test_it_has_a_panel_for_each_bandwidth_and_no_other(self, measured, num_heats):
-        rates = tuple(Bandwidth.parse(f"{10 * (1 + number)} Gbit/s") for number in range(num_heats))
-        figure = figures.time_to_target(run(measured, rates=rates))
-        assert [axes.get_title() for axes in figure.axes] == [f"NIC {rate.text()}" for rate in rates]
-
-    def test_a_curve_of_one_point_is_seen(self, measured):
-        curves = tuple(replace(one, steps=one.steps[:1], values=one.values[:1]) for one in measured.curves)
-        axes = figures.time_to_target(run(replace(measured, curves=curves, target=4.6))).axes[0]
-        assert {line.get_marker() for line in axes.get_lines() if len(line.get_xdata()) == 1} == {"o"}
+def test_a_curve_of_one_point_is_seen(measured):
+    curves = tuple(replace(curve, steps=curve.steps[:1], values=curve.values[:1]) for curve in measured.curves)
+    axes = figures.time_to_target(run(replace(measured, curves=curves, target=4.6))).axes[0]
+    assert {line.get_marker() for line in axes.get_lines() if len(line.get_xdata()) == 1} == {"o"}

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from simnet.analysis.convergence import Convergence, TrainedSystem, TrainingCurve
-from simnet.analysis.step_cost import StepCost, StepCosts
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
+from simnet.analysis.tuned_steps import StepCost, StepCosts
 from simnet.strategies import QSGD, AnyStrategy, DenseAllReduce, OneBitAdam, SignSGD
 
 
@@ -31,35 +31,35 @@ def trainings(*curves: TrainingCurve, own: AnyStrategy, **changes: Any) -> Conve
     """Dense needs 30 steps with seed 0, and 40 with seed 1."""
     dense = curve("dense", 0, 4.0, 3.0, 2.0, 1.5), curve("dense", 1, 4.0, 3.0, 2.5, 2.0)
     systems = {"dense": DenseAllReduce(), "own": own}
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "format": "simnet-convergence", "version": 2, "task": "a task", "metric": "loss", "better": "lower", "batch": 4,
         "target": 2.0, "source": "made up", "curves": (*dense, *curves),
-        "systems": {name: TrainedSystem(title=name, strategy=one) for name, one in systems.items()},
+        "systems": {name: TrainedSystem(title=name, strategy=strategy) for name, strategy in systems.items()},
     }  # fmt: skip
-    return Convergence(**given | changes)
+    return Convergence(**fields | changes)
 
 
 def record(
     *curves: TrainingCurve, own: AnyStrategy, cost: StepCosts, dense: StepCosts, **error: float
 ) -> TrainingRecord:
-    found = trained_as(trainings(*curves, own=own), own)
-    assert found is not None
-    return found.record("task", cost, dense, **error)
+    trained = trained_as(trainings(*curves, own=own), own)
+    assert trained is not None
+    return trained.record("task", cost, dense, **error)
 
 
 def test_half_that_missed_is_a_miss_and_the_end_tells_what_diverged() -> None:
     curves = curve("own", 0, 2.0, 3.0, None), curve("own", 1, 4.0, 3.0, 3.0)
-    found = record(*curves, own=SignSGD(), cost=costs(0.5), dense=costs(1.0))
-    assert (found.num_reached, found.num_diverged, found.num_trainings) == (1, 1, 2)
-    assert found.is_missed
+    half = record(*curves, own=SignSGD(), cost=costs(0.5), dense=costs(1.0))
+    assert (half.num_reached, half.num_diverged, half.num_trainings) == (1, 1, 2)
+    assert half.is_missed
 
 
 def test_steps_of_a_dense_stage_take_their_own_time() -> None:
-    own = OneBitAdam(dense_steps=12)
-    cost = costs(0.5, of=own, dense_s=1.0)
-    found = record(curve("own", 0, 4.0, 2.0), own=own, cost=cost, dense=costs(1.0))
-    assert found.speedup is not None
-    assert found.speedup.value == pytest.approx(30 / (12 * 1.0 + 8 * 0.5))
+    adam = OneBitAdam(dense_steps=12)
+    cost = costs(0.5, of=adam, dense_s=1.0)
+    staged = record(curve("own", 0, 4.0, 2.0), own=adam, cost=cost, dense=costs(1.0))
+    assert staged.speedup is not None
+    assert staged.speedup.value == pytest.approx(30 / (12 * 1.0 + 8 * 0.5))
 
 
 def test_draws_and_seeds_make_the_interval() -> None:
@@ -71,11 +71,11 @@ def test_draws_and_seeds_make_the_interval() -> None:
 
 
 def test_a_topology_that_was_not_trained_has_no_record_and_others_that_missed_are_told() -> None:
-    given = trainings(curve("own", 0, 4.0, 3.0), own=QSGD())
-    assert trained_as(given, QSGD(topology="scatter_reduce")) is None
-    assert missed_otherwise(given, QSGD(topology="scatter_reduce")) is True
+    untrained = trainings(curve("own", 0, 4.0, 3.0), own=QSGD())
+    assert trained_as(untrained, QSGD(topology="scatter_reduce")) is None
+    assert missed_otherwise(untrained, QSGD(topology="scatter_reduce")) is True
     assert missed_otherwise(trainings(curve("own", 0, 2.0), own=QSGD()), QSGD(topology="hierarchical")) is False
-    assert missed_otherwise(given, SignSGD()) is None
+    assert missed_otherwise(untrained, SignSGD()) is None
 
 
 def test_without_a_target_or_a_baseline_that_ends_nothing_is_said() -> None:

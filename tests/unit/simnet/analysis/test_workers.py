@@ -60,7 +60,7 @@ def swept(executor: Executor, num_nodes: list[int], out: Path | None = None) -> 
 
 def test_a_pool_gives_what_this_process_gives(expected: Any) -> None:
     results = swept(Now(), AXES["cluster.num_nodes"])
-    assert [one.result for one in results if isinstance(one, RunResult)] == [run.result for run in expected]
+    assert [result.result for result in results if isinstance(result, RunResult)] == [run.result for run in expected]
     assert any(len(set(run.result.iterations_s)) > 1 for run in expected)
 
 
@@ -117,11 +117,11 @@ def test_a_task_that_was_cancelled_before_it_began_is_told(monkeypatch: pytest.M
 
     monkeypatch.setattr(workers, "CHECK_S", 0.01)
     executor = FirstAtOnce()
-    found = run_on(LocalPool(executor, 3), twice(range(9)), str)
-    next(found)
+    results = run_on(LocalPool(executor, 3), twice(range(9)), str)
+    next(results)
     executor.given[1].cancel()  # as an executor that is shut down does, without a word to those who wait
     with pytest.raises(CancelledError):
-        next(found)
+        next(results)
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_what_is_the_same_is_no_difference(plugin: None) -> None:
 def test_a_task_of_another_process_is_not_done(
     plugin: None, code: dict[str, str], packages: dict[str, str], told: str
 ) -> None:
-    own = code_hash.computing()
-    task = SweepTask(Computing({**own.code, **code}, {**own.packages, **packages}), (), ())
+    here = code_hash.computing()
+    task = SweepTask(Computing({**here.code, **code}, {**here.packages, **packages}), (), ())
     with pytest.raises(SimnetError, match=rf"^\S+: a worker has {told}: install the same on all workers$"):
         sweeps.simulate_task(task)

@@ -32,18 +32,18 @@ def dask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskProcesses]:
 
 @pytest.fixture(scope="module")
 def client(dask: DaskProcesses) -> Iterator[Any]:
-    with distributed.Client(dask.address, set_as_default=False) as found:
-        yield found
+    with distributed.Client(dask.address, set_as_default=False) as connected:
+        yield connected
 
 
 def test_a_client_of_dask_simulates_and_is_left_open(dask: DaskProcesses, client: Any) -> None:
     worker = dask.add_worker()
     try:
-        found = simnet.sweep("bert_base_10gbit", AXES, draws=20, dask_client=client, progress=False)
+        swept = simnet.sweep("bert_base_10gbit", AXES, draws=20, dask_client=client, progress=False)
         assert client.status == "running"
     finally:
         _end(worker, client)
-    assert found.to_json() == simnet.sweep("bert_base_10gbit", AXES, draws=20, progress=False).to_json()
+    assert swept.to_json() == simnet.sweep("bert_base_10gbit", AXES, draws=20, progress=False).to_json()
 
 
 def _end(worker: Any, client: Any) -> None:
@@ -189,8 +189,8 @@ def test_what_fails_elsewhere_is_told_in_a_sentence(stub: StubClient) -> None:
         (KilledWorker("a", None, 3), "a task ended several workers, as with too little memory; give them more"),
     ):  # fmt: skip
         assert str(pool.explained(error)) == f"{begin}{what}{rest}"
-    own = ZeroDivisionError("of a strategy")
-    assert pool.explained(own) is own
+    of_strategy = ZeroDivisionError("of a strategy")
+    assert pool.explained(of_strategy) is of_strategy
 
 
 @pytest.mark.parametrize(

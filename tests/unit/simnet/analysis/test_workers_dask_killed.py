@@ -75,8 +75,8 @@ def _begun(scenario: Path, address: str, out: Path) -> subprocess.Popen[str]:
 
 
 def _ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, told = process.communicate(timeout=60)
-    return process.returncode, told
+    _, printed = process.communicate(timeout=60)
+    return process.returncode, printed
 
 
 def test_a_killed_worker_loses_and_doubles_nothing(
@@ -86,8 +86,8 @@ def test_a_killed_worker_loses_and_doubles_nothing(
     process = _started(scenario, dask, tmp_path)
     victim.send_signal(signal.SIGKILL)
     finished = num_written(tmp_path)
-    code, told = _ended(process)
-    assert (code, told.count("\n")) == (0, 1), told
+    code, printed = _ended(process)
+    assert (code, printed.count("\n")) == (0, 1), printed
     assert finished < NUM_POINTS
     assert len(_keys(tmp_path)) == len(set(_keys(tmp_path))) == NUM_POINTS
     assert _results(tmp_path) == expected
@@ -101,10 +101,10 @@ def test_a_killed_client_is_resumed_by_another(
     killed.communicate()
     finished = len(_keys(tmp_path))
     assert finished < NUM_POINTS
-    code, told = _ended(_begun(scenario, dask.address, tmp_path))
-    assert code == 0, told
-    assert f"{NUM_POINTS} points in " in told
-    assert f", {NUM_REFUSED} of them refused, {finished} of them finished before" in told
+    code, printed = _ended(_begun(scenario, dask.address, tmp_path))
+    assert code == 0, printed
+    assert f"{NUM_POINTS} points in " in printed
+    assert f", {NUM_REFUSED} of them refused, {finished} of them finished before" in printed
     assert len(_keys(tmp_path)) == len(set(_keys(tmp_path))) == NUM_POINTS
     assert _results(tmp_path) == expected
 
@@ -112,23 +112,23 @@ def test_a_killed_client_is_resumed_by_another(
 def test_an_interrupt_says_how_to_resume(scenario: Path, dask: DaskProcesses, tmp_path: Path) -> None:
     interrupted = _started(scenario, dask, tmp_path)
     interrupted.send_signal(signal.SIGINT)
-    code, told = _ended(interrupted)
+    code, printed = _ended(interrupted)
     assert code == 130
-    assert told.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
+    assert printed.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
 
 
 def test_a_killed_scheduler_is_told_in_a_sentence_and_the_sweep_goes_on_without_it(
     scenario: Path, expected: list[bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with dask_processes(tmp_path, num_workers=1) as own:
-        process = _started(scenario, own, out)
-        own.scheduler.kill()
-        code, told = _ended(process)
-    assert (code, told.count("\n")) == (2, 1), told
+    with dask_processes(tmp_path, num_workers=1) as processes:
+        process = _started(scenario, processes, out)
+        processes.scheduler.kill()
+        code, printed = _ended(process)
+    assert (code, printed.count("\n")) == (2, 1), printed
     rule = "the scheduler is gone; start it again: the same sweep resumes from the finished points"
-    assert told.startswith("simnet: --scheduler: ")
-    assert told.strip().endswith(rule)
+    assert printed.startswith("simnet: --scheduler: ")
+    assert printed.strip().endswith(rule)
     assert 0 < len(_keys(out)) < NUM_POINTS
     assert run("sweep", str(scenario), "--jobs", "1", "-o", str(out)).exit_code == 0
     assert _results(out) == expected

@@ -128,7 +128,7 @@ def test_measured_kernels_are_taken_by_the_names_of_the_simulator_in_one_impleme
 
 
 def read(path: Path) -> dict[str, Any]:
-    return sources.json_object(gunzipped(path.read_bytes(), path), path)
+    return sources.Content(path, gunzipped(path.read_bytes(), path)).table
 
 
 def test_iperf3_gives_the_efficiency_and_its_spread() -> None:
@@ -196,7 +196,7 @@ def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:-4], "damaged or incomplete gzip"),
         ("a.json.gz", gzip.compress(b"{}", mtime=0)[:10] + b"\xff\xff\xff\xff", "damaged or incomplete gzip"),
         ("a.json", b"[1]", "must hold one JSON object"),
-        ("a.json", b'{"a": 1}', "unknown kind of file; give a measurement file, output of nccl-tests"),
+        ("a.json", b'{"a": 1}', "unknown kind of file; give output of nccl-tests, a measurement file, iperf3 -J"),
         ("a.log", b"hello", "unknown kind of file"),
     ],
 )

@@ -10,7 +10,7 @@ import pytest
 from simnet.calibration import trained_workload
 from simnet.core.units import Duration
 from simnet.engine import scenario
-from simnet.engine.raw_scenario import check_part
+from simnet.engine.scenario import check_part
 from simnet.traces import kineto
 from simnet.traces.kineto import Trace
 from simnet.workload.workload import Workload

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from simnet.calibration import variation, variation_files
-from simnet.calibration.variation import FittedVariation
+from simnet.calibration.variation import RunVariation
 from simnet.cluster import topology
 from simnet.engine.random_factors import Variation
 from simnet.engine.scenario import Scenario, load
@@ -20,7 +20,7 @@ ITERATIONS = 400
 QUANTILES = (0.5, 0.95)
 
 
-def found(compute_s: Any) -> FittedVariation:
+def found(compute_s: Any) -> RunVariation:
     return variation.fit(rank_runs.samples(compute_s))
 
 
@@ -124,7 +124,7 @@ def test_factors_are_on_the_median_of_the_others_slow_ranks_left_out(slow: dict[
         assert mine.factor == pytest.approx(mine.compute_s / np.median(others), rel=1e-12)
 
 
-def scenario(fitted: FittedVariation, folder: Path) -> Scenario:
+def scenario(fitted: RunVariation, folder: Path) -> Scenario:
     """Return a scenario in which messages take nearly no time, with the faults as they are written."""
     fast = {"bandwidth": "1000 TB/s", "latency": "0 s"}
     cluster = {"num_nodes": 4, "ranks_per_node": 2, "intra_node": fast, "inter_node": fast}

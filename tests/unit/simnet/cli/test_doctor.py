@@ -17,8 +17,6 @@ from simnet.cli import doctor
 from simnet.cli.doctor import NAME, VARIABLE
 from simnet.cli.main import COMMANDS, cli
 from simnet.core import files
-from simnet.core.errors import SimnetError
-from simnet.validation.lab import machine
 from tests.helpers.cli import ROOT, run
 from tests.helpers.needs import needs
 
@@ -45,7 +43,7 @@ def test_the_page_and_the_json_say_the_same() -> None:
     page, data = run("doctor"), run("doctor", "--format", "json")
     assert (page.exit_code, data.exit_code) == (0, 0)
     findings = json.loads(data.stdout)["findings"]
-    assert {one["part"] for one in findings} == {"machine", "simulator", "extras", "GPU", "lab"}
+    assert {one["part"] for one in findings} == {"machine", "simulator", "extras", "GPU"}
     for one in findings:
         assert one["name"] in page.stdout
         assert one["repair"] in page.stdout
@@ -105,19 +103,6 @@ def test_a_broken_torch_is_one_line(monkeypatch: pytest.MonkeyPatch, answer: Any
     monkeypatch.setattr(metadata, "version", lambda _: "99.0")
     monkeypatch.setattr(doctor.subprocess, "run", run_instead)
     assert said in next(iter(doctor._gpu())).repair
-
-
-def test_a_machine_that_forbids_namespaces_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused() -> None:
-        raise SimnetError("lab: network namespaces need root: run it with sudo")
-
-    monkeypatch.setattr(machine, "check", lambda: None)
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: "/bin/false")
-    assert found("network namespaces").repair.startswith("forbidden here")
-    monkeypatch.setattr(doctor.shutil, "which", lambda _: None)
-    assert found("network namespaces").repair == "'unshare': not on the PATH; install util-linux"
-    monkeypatch.setattr(machine, "check", refused)
-    assert found("Linux, root, tools").repair == "network namespaces need root: run it with sudo"
 
 
 def offered(*words: str) -> list[str]:

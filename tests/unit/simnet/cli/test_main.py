@@ -16,7 +16,7 @@ import pytest
 from docs import commands
 from simnet.analysis import references
 from simnet.cli import main, terminal
-from simnet.cli.main import DEVELOPMENT, FORMER, GROUPS, cli
+from simnet.cli.main import FORMER, GROUPS, cli
 from simnet.core import files
 from tests.helpers.chakra_traces import GOLDEN
 from tests.helpers.cli import BANDWIDTH, ROOT, run, run_in_shell
@@ -43,13 +43,12 @@ class TestHelp:
         shown = [name for title in GROUPS for name in block(page, title)]
         assert shown == [name for group in GROUPS.values() for name in group]
         assert len(shown) <= MOST_COMMANDS
-        assert not any(re.search(rf"^  {name}\b", page, re.MULTILINE) for name in [*FORMER, *DEVELOPMENT])
+        assert not any(re.search(rf"^  {name}\b", page, re.MULTILINE) for name in FORMER)
         top = page.partition("\nAsk:")[0]
         assert re.findall(r"^    simnet (\w+) mine.toml", top, re.MULTILINE) == ["init", "advise", "report"]
 
-    def test_the_whole_list_has_the_lab_and_each_former_name(self) -> None:
+    def test_the_whole_list_has_each_former_name(self) -> None:
         page = run("--help-all").stdout
-        assert block(page, "Development") == ["lab"]
         assert block(page, "Former names") == list(FORMER)
 
     @pytest.mark.parametrize("path", EVERY)

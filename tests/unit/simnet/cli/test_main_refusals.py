@@ -95,7 +95,6 @@ BEFORE_SIMULATING = [
     ("sweep pod.toml -o linked", "results.csv: a link leads out of"),
     ("sweep pod.toml -o linked_journal", "points.sqlite: a link leads out of"),
     ("sweep pod.toml -o damaged", "points.sqlite: is damaged, or no journal; delete the file to simulate all points"),
-    ("sweep pod.toml -o older", "points.jsonl: the journal of an older version, whose results this one does not take"),
     ("sweep pod.toml --tolerance 1e-3", "--tolerance"),
     (f"sweep pod.toml --break-even {BANDWIDTH} --strict", "See: simnet sweep --break-even --help"),
     ("sweep pod.toml --scheduler tcp://10.0.0.1:1 --dask-local 2", "--dask-local"),
@@ -234,7 +233,7 @@ def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }.items():  # fmt: skip
         write(folder / f"{name}.toml", data)
     for name, text in {"step.csv": "step,loss\n1,2\n", "empty.csv": "", "mine": "", "damaged/points.sqlite": "{}\n",
-                       "older/points.jsonl": "{}\n", "torn.json": '{"format": 4, "axes": [], "points": [',
+                       "torn.json": '{"format": 4, "axes": [], "points": [',
                        "other.json": '{"format": 999, "axes": [], "points": []}'}.items():  # fmt: skip
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

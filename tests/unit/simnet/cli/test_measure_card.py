@@ -12,7 +12,7 @@ import pytest
 
 from simnet.calibration.card_folder import PARTS
 from simnet.core import files
-from simnet.engine.raw_scenario import check_part
+from simnet.engine.scenario import check_part
 from tests.helpers import card_samples
 from tests.helpers.cli import assert_refused, run
 

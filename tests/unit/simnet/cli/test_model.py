@@ -10,7 +10,7 @@ from tests.helpers.needs import needs
 
 needs("torch")
 
-from simnet.engine.raw_scenario import check_part
+from simnet.engine.scenario import check_part
 from simnet.workload.workload import Workload
 from tests.helpers.cli import assert_refused, run
 

@@ -9,7 +9,7 @@ import pytest
 
 from simnet.core import files
 from simnet.report import contents
-from tests.helpers.cli import assert_refused, run
+from tests.helpers.cli import run
 from tests.helpers.needs import needs
 from tests.helpers.training_samples import DENSE, step, write
 
@@ -66,14 +66,3 @@ def test_measured_steps_stand_beside_their_predictions_by_the_scenario_as_it_is_
         pages.append((tmp_path / "r.html").read_text(encoding="utf-8").partition("The numbers: Predicted and")[2])
     assert ">all_reduce<" in pages[0]
     assert pages[0].partition("</table>")[0] != pages[1].partition("</table>")[0]
-
-
-@pytest.mark.slow
-def test_the_folder_of_a_campaign_is_reported_as_predicted_and_measured(tmp_path: Path) -> None:
-    folder = Path(__file__).parents[3] / "golden" / "lab_systems"
-    result = run("report", str(folder), "-o", str(tmp_path / "r.html"))
-    assert result.exit_code == 0, result.stderr
-    text = (tmp_path / "r.html").read_text(encoding="utf-8")
-    assert "measured values are predicted with a mean error of" in text
-    assert "held out" in text
-    assert_refused(run("report", str(folder), "--draws", "20", "-o", str(tmp_path / "r2.html")), "-o alone")

@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.cluster import availability
-from simnet.cluster.availability import DAY_S, Availability, best_interval_s, mean_fraction, of_cluster
+from simnet.cluster.faults import node_failure
+from simnet.cluster.faults.node_failure import (
+    DAY_S,
+    Availability,
+    availability_of,
+    best_interval_s,
+    mean_fraction,
+)
 from tests.helpers.fault_samples import cluster, fault
 
 HOUR_S = 3600.0
@@ -16,7 +22,7 @@ HOUR_S = 3600.0
 
 def found(num_nodes: int = 4, seed: int = 0, **keys: str) -> Availability:
     failing = {"mean_time_between": "400 h", "checkpoint": "1 min", "restart": "10 min", **keys}
-    result = of_cluster(cluster(fault("node_failure", **failing), num_nodes=num_nodes), seed)
+    result = availability_of(cluster(fault("node_failure", **failing), num_nodes=num_nodes), seed)
     assert result is not None
     return result
 
@@ -84,7 +90,7 @@ def test_the_spread_holds_nine_days_in_ten(monkeypatch: pytest.MonkeyPatch) -> N
     low, high = np.percentile(days, [5, 95])
     assert often.low == pytest.approx(low, abs=0.015)
     assert often.high == pytest.approx(high, abs=0.015)
-    monkeypatch.setattr(availability, "_MOST_INTERVALS", 400)
+    monkeypatch.setattr(node_failure, "_MOST_INTERVALS", 400)
     many = found(mean_time_between="160 s", checkpoint="10 ms", checkpoint_every="1 s", restart="0 s")
     assert many.stops_per_day > 400
     assert many.low == pytest.approx(many.fraction, abs=0.01), "too many for a day: the spread of the first"

@@ -12,7 +12,7 @@ from simnet.cluster import nccl_model
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode
 from simnet.cluster.network_costs import DOUBLING_FACTOR, LibraryCosts, NodesPoint
 from simnet.cluster.schedule import GroupKind
-from simnet.collectives import algorithms, broadcast, link_loads, nccl
+from simnet.collectives import algorithms, broadcast, link_loads
 from simnet.core import lanes
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
@@ -83,7 +83,7 @@ def test_an_exchange_that_another_library_carries_knows_nothing_of_nccl() -> Non
 @pytest.mark.parametrize(("num_nodes", "tree_bytes"), [(2, 1.0), (3, 1.5), (4, 2.0), (8, 2.0), (13, 2.0)])
 def test_nics_carry_what_rings_and_trees_send(num_nodes: int, tree_bytes: float) -> None:
     network = topology(num_nodes, 4, FITTED)
-    ring, tree = (nccl.all_reduce(network.group("world"), name, "Simple") for name in ("ring", "tree"))
+    ring, tree = (algorithms.nccl_all_reduce(network.group("world"), name, "Simple") for name in ("ring", "tree"))
     ranks = 4 * num_nodes
     assert link_loads.nic_bytes_per_node(network, ring, 1.0) == pytest.approx(2 * (ranks - 1) / ranks)
     assert link_loads.nic_bytes_per_node(network, tree, 1.0) == pytest.approx(tree_bytes)
@@ -101,7 +101,7 @@ def test_an_all_gather_takes_the_closed_form_in_both_executors(
 ) -> None:
     network = topology(*layout, FITTED)
     group = network.group(kind)
-    gather = nccl.choose_all_gather(network, group, size)
+    gather = algorithms.choose_all_gather(network, group, size)
     if group.size == 1:
         assert not gather.rounds
         return
@@ -142,16 +142,18 @@ def test_bytes_out_of_a_node_are_those_of_the_node_that_sends_most(way: broadcas
 def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
     network = topology(4, 8, FITTED)
     world = network.group("world")
-    gather = nccl.choose_all_gather(network, world, 1e9)
-    both = nccl.all_reduce(world, "ring", "Simple")
+    gather = algorithms.choose_all_gather(network, world, 1e9)
+    both = algorithms.nccl_all_reduce(world, "ring", "Simple")
     assert gather.label == "ring Simple"
     start_s = float(NCCL_COSTS.start_s)
     assert 2 * (run_folded(network, gather, 1e9) - start_s) == pytest.approx(run_folded(network, both, 1e9) - start_s)
-    assert nccl.choose_all_gather(network, world, 1e3).label == "ring LL"
+    assert algorithms.choose_all_gather(network, world, 1e3).label == "ring LL"
     for calibration, num_nodes in ((Calibration(), 4), (ONE_NODE, 2)):  # without costs for these nodes
         network = topology(num_nodes, 8, calibration)
-        assert nccl.choose_all_gather(network, network.group("world"), 1e6).label == "ring"
-    assert nccl.choose_all_gather(topology(2, 8, ONE_NODE), topology(2, 8).group("intra_node"), 1e3).protocol == "LL"
+        assert algorithms.choose_all_gather(network, network.group("world"), 1e6).label == "ring"
+    assert (
+        algorithms.choose_all_gather(topology(2, 8, ONE_NODE), topology(2, 8).group("intra_node"), 1e3).protocol == "LL"
+    )
 
 
 def test_a_system_takes_at_each_bandwidth_the_protocol_that_is_fastest_there() -> None:
@@ -164,7 +166,7 @@ def test_a_system_takes_at_each_bandwidth_the_protocol_that_is_fastest_there() -
 
 def test_two_all_reduces_share_the_links() -> None:
     network = topology(4, 2, FITTED)
-    schedule, size = nccl.all_reduce(network.group("world"), "tree", "Simple"), 1e8
+    schedule, size = algorithms.nccl_all_reduce(network.group("world"), "tree", "Simple"), 1e8
     env = simpy.Environment()
     executor = Exact(env, network)
     ends: list[float] = []
@@ -184,7 +186,7 @@ def test_two_all_reduces_share_the_links() -> None:
 def test_a_slow_nic_slows_the_whole_pipeline() -> None:
     slow = topology(4, 2, FITTED, slow_nodes=(SlowNode(node=2, nic_slowdown=3.0),))
     even = topology(4, 2, FITTED)
-    schedule, size = nccl.all_reduce(even.group("world"), "ring", "Simple"), 1e9
+    schedule, size = algorithms.nccl_all_reduce(even.group("world"), "ring", "Simple"), 1e9
     latency_s = link_loads.lower_bound_s(even, schedule)
     bytes_s = run_exact(even, schedule, size)[0] - latency_s
     assert run_exact(slow, schedule, size)[0] == pytest.approx(latency_s + 3 * bytes_s)
@@ -222,7 +224,7 @@ def test_nvlstree_takes_the_closed_form_in_both_executors(num_nodes: int, size: 
     (found,) = [one for one in nccl_model.candidates(costs, num_nodes, 8) if one.algorithm == "nvls_tree"]
     assert found.inter_bytes == (1.0 if num_nodes == 2 else 2.0)
     expected_s = costs.factor(size) * nccl_model.seconds(found, at, size)
-    schedule = nccl.all_reduce(network.group("world"), "nvls_tree", "Simple")
+    schedule = algorithms.nccl_all_reduce(network.group("world"), "nvls_tree", "Simple")
     assert run_folded(network, schedule, size) == pytest.approx(expected_s)
     assert run_exact(network, schedule, size)[0] == pytest.approx(expected_s)
     assert link_loads.lower_bound_s(network, schedule) <= expected_s
@@ -231,8 +233,8 @@ def test_nvlstree_takes_the_closed_form_in_both_executors(num_nodes: int, size: 
 def test_nvlstree_is_chosen_where_it_is_the_fastest_and_given() -> None:
     fast_nics = replace(WITH_NVLS, inter_node_efficiency=0.6, nvls_start_s=type(NCCL_COSTS.start_s)(5e-5))
     group = topology(2, 8, FITTED).group("world")
-    assert "nvls_tree" in {one.algorithm for one in nccl.variants(group, WITH_NVLS)}
-    assert "nvls_tree" not in {one.algorithm for one in nccl.variants(group, NCCL_COSTS)}
+    assert "nvls_tree" in {one.algorithm for one in algorithms.nccl_variants(group, WITH_NVLS)}
+    assert "nvls_tree" not in {one.algorithm for one in algorithms.nccl_variants(group, NCCL_COSTS)}
     assert algorithms.choose("nccl", topology(2, 8, Calibration(nccl=fast_nics)), 1e9).label == "nvls_tree Simple"
 
 

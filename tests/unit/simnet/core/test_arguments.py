@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pytest
 from msgspec import Meta
 
-from simnet.core.arguments import Files, Name, Names, checked
+from simnet.core.arguments import File, Files, Name, Names, checked
 from simnet.core.errors import MAX_MESSAGE, SimnetError
 from tests.helpers.refusals import refused
 
@@ -35,7 +36,7 @@ def taker(kind: Any) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "taken"),
+    ("kind", "value", "taken"),
     [
         (int, np.int8(3), 3),
         (int, np.array(3), 3),
@@ -62,39 +63,45 @@ def taker(kind: Any) -> Callable[..., Any]:
         ("Axes | None", None, None),
     ],
 )
-def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, given: Any, taken: Any) -> None:
-    found = taker(kind)(given)
-    assert found == taken
-    assert type(found) is type(taken)
+def test_what_means_the_same_is_taken_as_what_the_annotation_says(kind: Any, value: Any, taken: Any) -> None:
+    fitted = taker(kind)(value)
+    assert fitted == taken
+    assert type(fitted) is type(taken)
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "value", "message"),
     [
-        (int, True, "take: value: True: give a whole number"),
-        (int, 8.0, "take: value: 8.0: give a whole number"),
-        (float, float("nan"), "take: value: nan: give a finite number"),
-        (float, 10**400, "give a finite number"),
+        (int, True, "take: value: True: write a whole number"),
+        (int, 8.0, "take: value: 8.0: write a whole number"),
+        (float, float("nan"), "take: value: nan: must be finite"),
+        (float, 10**400, "must be finite"),
         (str, SURROGATE, "give a text without lone surrogates"),
         (Names, ["a\0"], "take: value: 0: 'a\\x00': give a name or a path"),
-        (Annotated[int, Meta(ge=1, le=1024)] | None, 0, "give a whole number of at least 1, at most 1,024, or None"),
-        (Annotated[int, Meta(ge=1)], "x", "'x': give a whole number of at least 1"),
+        (Annotated[int, Meta(ge=1, le=1024)] | None, 0, "0: must be a whole number of at least 1, at most 1024"),
+        (Annotated[int, Meta(ge=1)], "x", "'x': write a whole number"),
         (Names, 1, "take: value: 1: give a name or a path, or a list of these"),
+        (Names, None, "take: value: None: give a name or a path, or a list of these"),
+        (Names, {"a": 1}, "take: value: {'a': 1}: write a list"),
         (Names, ["a", 1], "take: value: 1: 1: give a name or a path"),
+        (Annotated[Names, Meta(min_length=1)], [], "take: value: []: write a list that is not empty"),
         (Files, "b/" + "a" * 256, "give a path whose names have 1 to 255 bytes"),
-        (Literal["ring"] | None, "tree", "'tree': give one of 'ring', or None"),
-        (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: give a list"),
-        (Mapping[str, object], {1: 2}, "take: value: 1: give a text"),
+        (Files, ["a", "b\0"], "take: value: 1: 'b\\x00': give a path whose names"),
+        (File, b"a", "b'a': give a path"),
+        (Literal["ring"] | None, "tree", "'tree': unknown. Known: ring."),
+        (Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]], {"a": []}, "value: 'a': []: write a list"),
+        (Mapping[str, object], {1: 2}, "take: value: 1: give a text as key"),
         (Mapping[str, object], {"a": 1j}, "take: value: 'a': 1j: give a value as a scenario file has it"),
-        (object, DEEP, "give a value as a scenario file has it"),
+        (object, 1j, "take: value: 1j: give a value as a scenario file has it"),
+        (object, DEEP, "nested deeper than"),
         (bool | Callable[[int], object], lambda: 0, "give True or False, or a function of 1 argument"),
-        ("Axes | None", 1, "take: value: 1: give Axes or None"),
-        (Path, b"a", "give a path"),
+        (Fraction | Name, 1, "take: value: 1: give a name or a path, or a Fraction"),
+        ("Axes | None", 1, "take: value: 1: give Axes, or None"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_would(kind: Any, given: Any, message: str) -> None:
+def test_what_does_not_fit_is_refused_with_what_would(kind: Any, value: Any, message: str) -> None:
     with refused(message):
-        taker(kind)(given)
+        taker(kind)(value)
 
 
 def test_a_call_with_a_misspelled_or_missing_argument_is_refused() -> None:

@@ -187,12 +187,10 @@ class TestWriting:
 OPENERS = {
     "simnet/core/files.py",
     "simnet/analysis/journal.py",
-    "simnet/validation/lab/owner.py",
     "simnet/analysis/code_hash.py",
     "simnet/validation/published_rows.py",
     "simnet/cli/output.py",
     "simnet/cli/terminal.py",
-    "simnet/validation/lab/cpu_quota.py",
 }
 PARSERS = {
     "simnet/core/parsing.py",
@@ -222,7 +220,7 @@ def calls() -> dict[str, set[str]]:
 
 def callers(*names: str) -> set[str]:
     """Return the modules that call something of a name, as a function or a method."""
-    return {path for path, called in calls().items() if any(one.endswith(names) for one in called)}
+    return {path for path, called in calls().items() if any(call.endswith(names) for call in called)}
 
 
 @pytest.mark.slow

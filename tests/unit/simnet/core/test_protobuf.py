@@ -1,5 +1,7 @@
 """Fields of protobuf messages are read as they were written, and damaged ones are found."""
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,17 +37,17 @@ def test_fields_come_back(values: list[int | bytes]) -> None:
 @given(st.lists(st.binary(max_size=200)))
 def test_messages_of_a_file_come_back_with_their_places(messages: list[bytes]) -> None:
     data = b"".join(map(protobuf.behind_length, messages))
-    found = list(protobuf.delimited(data))
-    assert [message for _, message in found] == messages
-    assert all(protobuf.varint(data, start)[0] == len(message) for start, message in found)
+    messages_read = list(protobuf.delimited(data))
+    assert [message for _, message in messages_read] == messages
+    assert all(protobuf.varint(data, start)[0] == len(message) for start, message in messages_read)
 
 
 def test_numbers_below_zero_text_floats_and_lists_come_back() -> None:
     message = protobuf.encoded(1, -5) + protobuf.encoded(2, "Bär") + protobuf.encoded(3, 1.5)
     (_, number), (_, text), (_, real) = protobuf.fields(message)
-    assert (protobuf.as_int(number), protobuf.as_text(text), protobuf.unpacked("<d", real)) == (-5, "Bär", 1.5)
+    assert (protobuf.as_int(number), protobuf.as_text(text), real) == (-5, "Bär", struct.pack("<d", 1.5))
     for message in (protobuf.encoded(4, b"\x01\xac\x02"), protobuf.encoded(4, 1) + protobuf.encoded(4, 300)):
-        assert [one for _, value in protobuf.fields(message) for one in protobuf.numbers(value)] == [1, 300]
+        assert [item for _, value in protobuf.fields(message) for item in protobuf.numbers(value)] == [1, 300]
 
 
 @pytest.mark.parametrize(

@@ -169,9 +169,9 @@ def test_packages_that_fail_to_load_change_nothing_else_and_asking_for_them_says
         env={"PYTHONPATH": f"{tmp_path}:{ROOT}", "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    count, *told = done.stdout.splitlines()
+    count, *messages = done.stdout.splitlines()
     assert int(count) == len(STRATEGIES.built_in())
-    assert [line.split("'")[1] for line in told] == ["raises", "exits", "loud"]
-    assert "(RuntimeError: two lines)" in told[0]
-    assert "must name a strategy or a module" in told[2]
+    assert [line.split("'")[1] for line in messages] == ["raises", "exits", "loud"]
+    assert "(RuntimeError: two lines)" in messages[0]
+    assert "must name a strategy or a module" in messages[2]
     assert done.stderr == "loud\n"

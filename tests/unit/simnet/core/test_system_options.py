@@ -6,8 +6,7 @@ import pytest
 
 from simnet.cluster.hardware import Calibration
 from simnet.core.system_options import SystemOptions
-from simnet.engine.raw_scenario import RawScenario
-from simnet.engine.scenario import build, to_dict
+from simnet.engine.scenario import RawScenario, build, to_dict
 from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import pod
 

@@ -32,13 +32,13 @@ from simnet.core.units import Bandwidth, Duration, Quantity, Size, format_bytes,
 def test_a_small_b_is_bits_a_capital_b_bytes_ki_binary_and_k_decimal(
     kind: type[Quantity], text: str, value: float
 ) -> None:
-    found = kind.parse(text)
-    assert found == pytest.approx(value, rel=1e-15)
-    assert kind.parse(found) is found
+    quantity = kind.parse(text)
+    assert quantity == pytest.approx(value, rel=1e-15)
+    assert kind.parse(quantity) is quantity
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "value", "message"),
     [
         (Bandwidth, "25", "'25': write a number and a unit, such as '25 Gbit/s'"),
         (Bandwidth, 25, "25: write a number and a unit in quotes, such as '25 Gbit/s'"),
@@ -59,9 +59,9 @@ def test_a_small_b_is_bits_a_capital_b_bytes_ki_binary_and_k_decimal(
         (Duration, "5 sec", "'sec' is not a unit of time; write for example '5 us'"),
     ],
 )
-def test_a_wrong_quantity_is_refused_with_the_repair(kind: type[Quantity], given: object, message: str) -> None:
+def test_a_wrong_quantity_is_refused_with_the_repair(kind: type[Quantity], value: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the message is checked below
-        kind.parse(given)
+        kind.parse(value)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 250
 

@@ -5,7 +5,7 @@ import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.engine.gpu import Gpu
+from simnet.engine.exact import Gpu
 from simnet.engine.links import Network
 
 

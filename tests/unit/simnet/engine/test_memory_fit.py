@@ -322,10 +322,3 @@ def test_a_ranked_system_and_its_simulation_name_the_same_repair_and_its_call_sh
         call = to_use(one, found)
         assert ("DistributedDataParallel(model, gradient_as_bucket_view=True" in call) is one.batches[3]
         assert f"# {one.batches.text()}" in call
-
-
-def test_the_text_names_every_part() -> None:
-    assert BatchSettings(4, 2, 0.0, adam="8bit").text() == "micro-batch 4 x 2, bnb.optim.AdamW8bit"
-    assert BatchSettings(4, 2, 0.0).text() == "micro-batch 4 x 2"
-    assert BatchSettings(4, 2, 1.0).text() == "micro-batch 4 x 2, all blocks checkpointed"
-    assert BatchSettings(4, 2, 0.5).text() == "micro-batch 4 x 2, 50 % of the blocks checkpointed"

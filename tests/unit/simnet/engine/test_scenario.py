@@ -14,9 +14,8 @@ from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCali
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core import schema
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.engine.raw_scenario import check_part
 from simnet.engine.result import RunResult, to_json
-from simnet.engine.scenario import RunSettings, Scenario, build, load, load_experiment, to_dict
+from simnet.engine.scenario import RunSettings, Scenario, build, check_part, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, PowerSGD
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.refusals import refused

@@ -4,12 +4,12 @@ import pytest
 
 from simnet.calibration import variation
 from simnet.calibration.rank_samples import RankSamples, met
-from simnet.calibration.variation import FittedVariation
+from simnet.calibration.variation import RunVariation
 from simnet.report.calibration import MOST_RANKS, variation_page
 from tests.helpers import rank_runs
 
 
-def fit(**run: object) -> FittedVariation:
+def fit(**run: object) -> RunVariation:
     compute_s = rank_runs.times(**run)  # type: ignore[arg-type]
     everyone = tuple(range(len(compute_s)))
     collectives = tuple(met(everyone, column.max() - column) for column in compute_s.T)
@@ -18,7 +18,7 @@ def fit(**run: object) -> FittedVariation:
     )
 
 
-def rows(fitted: FittedVariation, **how: bool) -> list[str]:
+def rows(fitted: RunVariation, **how: bool) -> list[str]:
     lines = str(variation_page(fitted, **how)).splitlines()
     start = next(at for at, line in enumerate(lines) if line.split()[:1] == ["rank"])
     after = lines[start + 1 :]

@@ -155,6 +155,6 @@ def test_text_of_a_file_is_no_markup() -> None:
 def test_names_of_kernels_are_no_markup_in_a_tornado() -> None:
     run = simnet.simulate(BERT)
     kernel = Influence(key="calibration.kernels.<a href='x'>&.time", interval=(0.5, 2.0), values=(9.0, 11.0))
-    drawn = chart_plotly.figure(step_charts.tornado(structs.replace(run, hangs_on=(kernel,))))
+    drawn = chart_plotly.figure(step_charts.tornado(structs.replace(run, sensitive_to=(kernel,))))
     assert "<a" not in json.dumps(drawn)
     assert "&lt;a href" in drawn["layout"]["yaxis"]["ticktext"][0]

@@ -78,7 +78,7 @@ def test_every_bar_of_the_tornado_starts_at_the_prediction(run: RunResult) -> No
     lower, upper = found.bars
     middle = run.speedup or 0.0
     assert {*lower.starts, *upper.starts} == {middle}
-    for one, low, high in zip(run.hangs_on, lower.lengths, upper.lengths, strict=True):
+    for one, low, high in zip(run.sensitive_to, lower.lengths, upper.lengths, strict=True):
         assert low <= 0 <= high
         ends = sorted([*one.values, middle])
         assert (middle + low, middle + high) == (pytest.approx(ends[0]), pytest.approx(ends[-1]))

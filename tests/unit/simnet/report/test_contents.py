@@ -1,6 +1,5 @@
-"""What a report holds, of a scenario, of a sweep and of measurements."""
+"""What a report holds, of a scenario and of a sweep, and what that rests on."""
 
-import dataclasses
 import math
 import re
 
@@ -8,12 +7,10 @@ import pytest
 from msgspec import structs
 
 import simnet
-from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
 from simnet.engine.intervals import ModelError
 from simnet.engine.result import RunResult
 from simnet.report import contents, step_charts
-from simnet.report.text import percent
 from tests.helpers.refusals import refused
 
 BERT = "bert_base_10gbit"
@@ -120,18 +117,6 @@ def test_points_that_no_axis_joins_stand_in_one_figure_and_without_a_baseline_th
     points = tuple(structs.replace(point, speedup=None, baseline=None) for point in sweep.points)
     with refused("nothing to compare with: tuned DDP is not known"):
         contents.of_sweep(structs.replace(sweep, points=points))
-
-
-def test_measurements_say_their_errors_and_why_they_are_held_out() -> None:
-    rows = [
-        Comparison(series="a", label="1", measured=1.0, predicted=1.1, interval=(0.9, 1.3)),
-        Comparison(series="a", label="2", measured=2.0, predicted=2.1, interval=(2.05, 2.2)),
-    ]
-    found = contents.of_measurements("Title", rows, ["held out: yes"])
-    assert f"mean error of {percent(0.075)}" in found.verdict
-    assert "1 of 2 lie in their 90 % intervals" in found.verdict
-    assert found.notes == ("held out: yes",)
-    assert dataclasses.asdict(found)["judgement"] == ""
 
 
 @pytest.mark.slow

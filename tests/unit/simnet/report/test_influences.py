@@ -15,7 +15,7 @@ def test_a_sentence_names_the_end_that_changes_most() -> None:
 
     def told(key: str, interval: tuple[float, float], values: tuple[float, float], **changes: Any) -> str:
         one = Influence(key=key, interval=interval, values=values)
-        return influences.sentence(replace(result, hangs_on=(one,), **changes))
+        return influences.sentence(replace(result, sensitive_to=(one,), **changes))
 
     links, kernel = "calibration.inter_node.efficiency", "calibration.kernels.{}.time_per_element"
     for key, interval, values, said in (

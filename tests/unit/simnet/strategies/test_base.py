@@ -4,10 +4,12 @@ import pytest
 
 from simnet.analysis.tune import chosen, dense_systems, systems
 from simnet.core.units import Duration
-from simnet.engine.scenario import Scenario, load
+from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.scenario import RunSettings, Scenario, load
 from simnet.engine.simulation import simulate
 from simnet.strategies import DenseAllReduce
 from simnet.strategies.base import strategy_from_text
+from simnet.strategies.program import Compute
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.refusals import refused
@@ -33,6 +35,22 @@ def test_one_rank_sends_nothing_and_nodes_of_one_rank_do(name):
         if num_nodes == ranks_per_node == 1:
             assert result.comm_s == 0
             assert result.iteration_s == pytest.approx(0.125)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_step_takes_forward_and_backward_once_for_each_micro_batch(name):
+    strategy = EVERY[name][0]
+    run = RunSettings(grad_accumulation=3)
+    program = (
+        PreparedScenario(Scenario(strategy=strategy, workload=SMALL, cluster=cluster(2, 4), run=run))
+        .plan(strategy)
+        .program
+    )
+    shares = [operation.share for operation in program.operations if isinstance(operation, Compute)]
+    forward, backward, exchanged, optimizer = map(sum, zip(*shares, strict=True))
+    assert forward == pytest.approx(3 * program.num_steps)
+    assert backward + exchanged == pytest.approx(3 * program.num_steps)
+    assert 0 < optimizer <= program.num_steps
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,11 @@ def test_ranks_are_alike_but_for_the_names_of_their_groups() -> None:
     assert groups["6"] == (3, 7)
     plain = []
     for rank, trace in chakra.traces(layout, "step.json"):
-        names = [one.attributes.get("pg_name") for one in trace.nodes]
+        names = [node.attributes.get("pg_name") for node in trace.nodes]
         assert all(rank in groups[str(name)] for name in names if name is not None)
         assert names.count(None) == 5  # compute, and what all ranks exchange
-        plain.append([{k: v for k, v in one.attributes.items() if k != "pg_name"} for one in trace.nodes])
-    assert all(one == plain[0] for one in plain)
+        plain.append([{k: v for k, v in node.attributes.items() if k != "pg_name"} for node in trace.nodes])
+    assert all(attributes == plain[0] for attributes in plain)
 
 
 def test_compute_has_no_amount_of_zero_by_which_a_roofline_divides() -> None:

@@ -19,17 +19,17 @@ def read(name: str):
 
 def test_attributes_of_every_type_are_read() -> None:
     (node,) = read("all_types.0.et").nodes
-    found = node.attributes
+    attributes = node.attributes
     assert (node.id, node.name, node.type) == (0, "METADATA_NODE", "METADATA_NODE")
-    assert len(found) == 30
-    assert (found["double"], found["double_list"]) == (1.2345, (1.2345, 2.3456))
-    assert math.isclose(found["float"], 1.2345, rel_tol=1e-7)
-    assert all(found[f"{kind}32"] == 12345 for kind in ("int", "uint", "fixed"))
-    assert all(found[f"{kind}64"] == 9876543210 for kind in ("int", "uint", "fixed"))
-    assert all(found[f"{kind}32"] == -12345 for kind in ("sint", "sfixed"))
-    assert all(found[f"{kind}64_list"] == (9876543210, -1234567890) for kind in ("sint", "sfixed"))
-    assert found["bool_list"] == (True, False) * 5
-    assert (found["string"], found["string_list"][9], found["bytes"]) == ("12345", "12354", b"12345")
+    assert len(attributes) == 30
+    assert (attributes["double"], attributes["double_list"]) == (1.2345, (1.2345, 2.3456))
+    assert math.isclose(attributes["float"], 1.2345, rel_tol=1e-7)
+    assert all(attributes[f"{kind}32"] == 12345 for kind in ("int", "uint", "fixed"))
+    assert all(attributes[f"{kind}64"] == 9876543210 for kind in ("int", "uint", "fixed"))
+    assert all(attributes[f"{kind}32"] == -12345 for kind in ("sint", "sfixed"))
+    assert all(attributes[f"{kind}64_list"] == (9876543210, -1234567890) for kind in ("sint", "sfixed"))
+    assert attributes["bool_list"] == (True, False) * 5
+    assert (attributes["string"], attributes["string_list"][9], attributes["bytes"]) == ("12345", "12354", b"12345")
 
 
 @pytest.mark.parametrize("name", ["all_types.0", "data_parallel.0", "pytorch.0", "exported.5"])
@@ -38,12 +38,12 @@ def test_a_trace_is_the_same_as_chakras_own_program_prints_it(name: str) -> None
     printed = chakra_file.parse_json(chakra_file.json_objects((GOLDEN / where).read_bytes(), where), where)
     ours = read(f"{name}.et")
     assert (printed.version, printed.attributes, len(printed.nodes)) == (ours.version, ours.attributes, len(ours.nodes))
-    for found, expected in zip(printed.nodes, ours.nodes, strict=True):
+    for node, expected in zip(printed.nodes, ours.nodes, strict=True):
         for key, value in expected.attributes.items():
-            same = found.attributes[key]
+            same = node.attributes[key]
             assert same == pytest.approx(value, rel=1e-7) if isinstance(value, float) else True, key
         plain = ("id", "name", "type", "ctrl_deps", "data_deps", "start_time_micros", "duration_micros", "input_values")
-        assert [getattr(found, key) for key in plain] == [getattr(expected, key) for key in plain]
+        assert [getattr(node, key) for key in plain] == [getattr(expected, key) for key in plain]
 
 
 def test_a_trace_that_is_written_is_read_back() -> None:

@@ -24,7 +24,10 @@ def imported(*paths: Path, options: ImportOptions = ON_2) -> RecordedLayout:
 
 
 def operations(layout: RecordedLayout) -> list[list[tuple[object, ...]]]:
-    return [[(one.kind, one.part, one.after) for one in stream.operations] for stream in layout.streams]
+    return [
+        [(operation.kind, operation.part, operation.after) for operation in stream.operations]
+        for stream in layout.streams
+    ]
 
 
 @pytest.mark.parametrize("name", ["pytorch.0.et", "pytorch.0.json", "pytorch.0.et.gz"])
@@ -41,7 +44,7 @@ def test_a_trace_converted_from_pytorch_keeps_kernels_streams_and_groups(name: s
         [("all_reduce", None, ((0, 1),))],
         [("all_gather", None, ((1, 0),))],
     ]
-    assert [(one.size, one.stride) for one in layout.groups] == [(2, 4), (8, 1)]
+    assert [(group.size, group.stride) for group in layout.groups] == [(2, 4), (8, 1)]
     assert layout.streams[2].operations[0].message_bytes == 8e6
     assert "4 nodes of the CPU of 40 us are left out" in layout.notes[0]
     memory = imported(GOLDEN / "one_remote_mem_load_node.0.et")
@@ -62,9 +65,9 @@ def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_di
 ) -> None:
     layout = imported(GOLDEN / f"one_comm_coll_node_{name}.0.et", options=ON_2X4)
     assert [stream.operations for stream in layout.streams[:1]] == [()]
-    (one,) = layout.streams[1].operations
-    group = layout.groups[one.group]
-    assert (one.kind, one.message_bytes, (group.size, group.stride)) == (kind, message_bytes, shape)
+    (operation,) = layout.streams[1].operations
+    group = layout.groups[operation.group]
+    assert (operation.kind, operation.message_bytes, (group.size, group.stride)) == (kind, message_bytes, shape)
 
 
 @pytest.mark.parametrize(

@@ -44,17 +44,17 @@ def test_ranks_that_tile_nothing_are_refused(ranks: list[int], rule: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("given", "found"),
+    ("options", "world"),
     [((2, 4, None, None), (2, 4)), ((2, None, 8, None), (2, 4)), ((None, 4, 8, None), (2, 4)),
      ((None, None, 8, 4), (2, 4)), ((None, None, 2, 4), (1, 2)), ((1, None, 8, 4), (1, 8))],
 )  # fmt: skip
-def test_the_world_is_what_options_and_trace_say(given: tuple, found: tuple[int, int]) -> None:
-    shape = layouts.world_shape(*given, "t")
-    assert (shape.num_nodes, shape.ranks_per_node) == found
+def test_the_world_is_what_options_and_trace_say(options: tuple, world: tuple[int, int]) -> None:
+    shape = layouts.world_shape(*options, "t")
+    assert (shape.num_nodes, shape.ranks_per_node) == world
 
 
 @pytest.mark.parametrize(
-    ("given", "rule"),
+    ("options", "rule"),
     [
         ((None, None, None, None), "add --nodes N --ranks-per-node G"),
         ((2, None, None, None), "add --nodes N --ranks-per-node G"),
@@ -67,9 +67,9 @@ def test_the_world_is_what_options_and_trace_say(given: tuple, found: tuple[int,
         ((10**6, 10, None, None), "at most 1000000 ranks"),
     ],
 )
-def test_a_world_that_is_unknown_or_contradicted_is_refused(given: tuple, rule: str) -> None:
+def test_a_world_that_is_unknown_or_contradicted_is_refused(options: tuple, rule: str) -> None:
     with refused(rule):
-        layouts.world_shape(*given, "t")
+        layouts.world_shape(*options, "t")
 
 
 def test_a_circle_of_waits_is_refused_and_shown() -> None:

@@ -23,30 +23,30 @@ def imported(data: dict[str, Any], folder: Path, **options: Any) -> StepFile:
     return step
 
 
-def told(layout: RecordedLayout) -> list[list[tuple[Any, ...]]]:
+def described(layout: RecordedLayout) -> list[list[tuple[Any, ...]]]:
     """Return what each stream does: part and microseconds, or kind and bytes; and its waits."""
     return [
         [
-            (one.part, round(one.seconds * 1e6), *one.after)
-            if one.kind == "compute"
-            else (one.kind, one.message_bytes, *one.after)
-            for one in stream.operations
+            (operation.part, round(operation.seconds * 1e6), *operation.after)
+            if operation.kind == "compute"
+            else (operation.kind, operation.message_bytes, *operation.after)
+            for operation in stream.operations
         ]
         for stream in layout.streams
     ]
 
 
-@pytest.mark.parametrize("is_told", [True, False], ids=["cuda_sync events", "times alone"])
-def test_a_step_of_ddp_waits_as_cuda_did(is_told: bool, tmp_path: Path) -> None:
-    step = imported(traces.ddp(told=is_told), tmp_path)
+@pytest.mark.parametrize("says_waits", [True, False], ids=["cuda_sync events", "times alone"])
+def test_a_step_of_ddp_waits_as_cuda_did(says_waits: bool, tmp_path: Path) -> None:
+    step = imported(traces.ddp(told=says_waits), tmp_path)
     (layout,) = step.recordings
     assert (step.source.device, step.source.gpu, step.source.compute) == ("cuda", "NVIDIA H100", "timed")
     assert (layout.num_nodes, layout.ranks_per_node) == (2, 2)
-    assert told(layout) == [
+    assert described(layout) == [
         [("forward", 50), ("backward", 80), ("backward", 100), ("optimizer", 45, (1, 1))],
         [("all_reduce", 4000, (0, 1)), ("all_reduce", 8000, (0, 2))],
     ]
-    assert any("follows from its times" in note for note in layout.notes) is not is_told
+    assert any("follows from its times" in note for note in layout.notes) is not says_waits
 
 
 def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_group(tmp_path: Path) -> None:
@@ -60,8 +60,11 @@ def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_gr
         sent("reduce", 7, 6, 60, 70, 5),
     )
     (layout,) = imported(data, tmp_path).recordings
-    found = [(one.kind, one.message_bytes, layout.groups[one.group].size, one.dtype) for one in layout.operations]
-    assert sorted(found[1:]) == [
+    sent_operations = [
+        (operation.kind, operation.message_bytes, layout.groups[operation.group].size, operation.dtype)
+        for operation in layout.operations
+    ]
+    assert sorted(sent_operations[1:]) == [
         ("all_gather", 800, 4, "bf16"),
         ("all_to_all", 1200, 2, "fp32"),
         ("barrier", 0, 4, "fp32"),
@@ -69,14 +72,14 @@ def test_collectives_have_the_bytes_of_the_whole_array_and_the_ranks_of_their_gr
         ("reduce", 20, 4, "fp32"),
         ("reduce_scatter", 1600, 4, "fp32"),
     ]
-    assert [(one.size, one.stride) for one in layout.groups] == [(4, 1), (2, 2)]
+    assert [(group.size, group.stride) for group in layout.groups] == [(4, 1), (2, 2)]
 
 
 def test_time_in_which_the_gpu_waits_for_its_host_is_compute(tmp_path: Path) -> None:
     sent_late = sent("allreduce", 3, 2, 110, 120)
     data = traces.trace(kernel("a", 1, 0, 0, 100), kernel("b", 2, 1, 130, 200), sent_late)
     (layout,) = imported(data, tmp_path).recordings
-    assert sum(one.seconds for one in layout.streams[0].operations) == pytest.approx(200e-6)
+    assert sum(operation.seconds for operation in layout.streams[0].operations) == pytest.approx(200e-6)
     assert "compute works 170 us and waits 30 us for its host: both count" in layout.notes[-1]
 
 
@@ -89,7 +92,7 @@ def test_work_belongs_to_the_step_that_launched_it(tmp_path: Path) -> None:
     )
     for step, seconds in ((0, 1080e-6), (1, 850e-6), (2, 1550e-6)):
         (layout,) = imported(data, tmp_path, step=step).recordings
-        assert [one.seconds for one in layout.operations] == [pytest.approx(seconds)]
+        assert [operation.seconds for operation in layout.operations] == [pytest.approx(seconds)]
 
 
 def test_the_median_step_is_taken_or_all_of_them_where_they_differ(tmp_path: Path) -> None:
@@ -112,28 +115,28 @@ def test_the_median_step_is_taken_or_all_of_them_where_they_differ(tmp_path: Pat
 
 def test_a_step_over_gloo_is_read() -> None:
     (layout,) = step_of([GLOO], ON_2).recordings
-    compute, gloo = told(layout)
+    compute, gloo = described(layout)
     assert gloo == [("all_reduce", 657664, (0, 1))]
     # Backward goes on for a moment after it has launched its all-reduce.
-    assert [one[0] for one in compute] == ["forward", "backward", "backward", "optimizer"]
+    assert [operation[0] for operation in compute] == ["forward", "backward", "backward", "optimizer"]
     assert compute[3][2:] == ((1, 0),)
     # The step took 16.15 ms, of which the all-reduce was exposed for 14.
-    assert 1e-3 < sum(one.seconds for one in layout.streams[0].operations) < 3e-3
+    assert 1e-3 < sum(operation.seconds for operation in layout.streams[0].operations) < 3e-3
 
 
 @pytest.mark.parametrize("step", [2, 3, 4])
 def test_every_collective_over_gloo_is_read_and_a_reduce_scatter_is_known_by_its_launch(step: int) -> None:
     (layout,) = step_of([MANY], ImportOptions(ranks_per_node=2, step=step)).recordings
-    assert sorted((one.kind, one.message_bytes) for one in layout.streams[1].operations) == [
+    assert sorted((operation.kind, operation.message_bytes) for operation in layout.streams[1].operations) == [
         ("all_gather", 8000), ("all_reduce", 526336), ("all_reduce", 526336), ("barrier", 0), ("broadcast", 40),
         ("reduce_scatter", 8000),
     ]  # fmt: skip
-    assert all(one.size == 2 for one in layout.groups)
+    assert all(group.size == 2 for group in layout.groups)
 
 
 def without(data: dict[str, Any], *keys: str) -> dict[str, Any]:
-    for one in data["traceEvents"]:
-        one["args"] = {key: value for key, value in one["args"].items() if key not in keys}
+    for event in data["traceEvents"]:
+        event["args"] = {key: value for key, value in event["args"].items() if key not in keys}
     return data
 
 
@@ -141,7 +144,7 @@ def test_a_process_that_sends_nothing_is_a_world_of_one_rank(tmp_path: Path) -> 
     data = traces.trace(kernel("a", 1, 0, 0, 9))
     del data["distributedInfo"]
     (layout,) = imported(data, tmp_path).recordings
-    assert (layout.world_size, told(layout)) == (1, [[("forward", 9)]])
+    assert (layout.world_size, described(layout)) == (1, [[("forward", 9)]])
 
 
 def test_what_a_collective_carries_is_read_from_its_operator_too(tmp_path: Path) -> None:
@@ -151,7 +154,7 @@ def test_what_a_collective_carries_is_read_from_its_operator_too(tmp_path: Path)
     run["args"] = {"stream": NCCL, "correlation": 1, "External id": 3}
     data["traceEvents"].append(launch)
     (layout,) = imported(data, tmp_path).recordings
-    assert told(layout)[1] == [("all_reduce", 4000)]
+    assert described(layout)[1] == [("all_reduce", 4000)]
 
 
 def of_group_7() -> dict[str, Any]:
@@ -187,11 +190,3 @@ def test_what_is_no_step_of_symmetric_ranks_is_refused(
     both = [traces.write(tmp_path / f"{rank}.json", DDP) for rank in (0, 1)]
     with refused("one rank stands for all; give its trace alone"):
         step_of(both, ImportOptions())
-
-
-def test_a_kernel_that_only_sounds_like_a_collective_is_compute(tmp_path: Path) -> None:
-    data = traces.trace(
-        *kernel("my_reduce_scatter_add_bias_kernel", 1, 10, 20, 70), *kernel("accl_norm", 2, 15, 70, 90)
-    )
-    (layout,) = imported(data, tmp_path).recordings
-    assert {one.kind for one in layout.operations} == {"compute"}

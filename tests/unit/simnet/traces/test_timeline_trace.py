@@ -49,8 +49,8 @@ def both(run: RunResult, folder: Path) -> list[tuple[Event, StrategyResult]]:
 
 
 def test_the_baseline_stands_beside_the_strategy_packed_as_it_is(tmp_path: Path) -> None:
-    for given, beside in (("a.json", "a.baseline.json"), ("b.json.gz", "b.baseline.json.gz"), ("a", "a.baseline")):
-        assert baseline_path(Path("out") / given) == Path("out") / beside
+    for name, beside in (("a.json", "a.baseline.json"), ("b.json.gz", "b.baseline.json.gz"), ("a", "a.baseline")):
+        assert baseline_path(Path("out") / name) == Path("out") / beside
     plain, _ = traces(simulated(), tmp_path)
     write_trace(simulated(), tmp_path / "trace.json.gz")
     packed = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
@@ -78,7 +78,7 @@ def test_steps_follow_each_other_and_hold_their_kernels_each_with_its_launch_and
         assert [step["dur"] for step in steps] == [pytest.approx(result.iteration_s * 1e6, abs=2e-3)] * 3
         kernels, streams = of_kind(trace, "kernel"), defaultdict(list)
         for number, step in enumerate(steps):
-            inside = [one for one in kernels if step["ts"] <= one["ts"] < step["ts"] + step["dur"]]
+            inside = [kernel for kernel in kernels if step["ts"] <= kernel["ts"] < step["ts"] + step["dur"]]
             assert len(inside) == len(result.spans)
             assert step["ts"] == pytest.approx(number * step["dur"])
         launches = [event["args"]["correlation"] for event in of_kind(trace, "cuda_runtime")]
@@ -89,8 +89,8 @@ def test_steps_follow_each_other_and_hold_their_kernels_each_with_its_launch_and
             streams[event["tid"]].append(event)
         assert len(streams) > 1
         for events in streams.values():
-            for one, other in pairwise(sorted(events, key=lambda event: event["ts"])):
-                assert round((one["ts"] + one["dur"]) * 1000) <= round(other["ts"] * 1000)
+            for earlier, other in pairwise(sorted(events, key=lambda event: event["ts"])):
+                assert round((earlier["ts"] + earlier["dur"]) * 1000) <= round(other["ts"] * 1000)
 
 
 def test_collectives_say_their_message_as_kineto_names_it(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_collectives_say_their_message_as_kineto_names_it(tmp_path: Path) -> Non
 
 def test_messages_of_codes_are_bytes_and_gathers_hand_out_all_parts(tmp_path: Path) -> None:
     trace, _ = traces(simulated(), tmp_path)
-    gathers = [one["args"] for one in collectives(trace) if one["args"]["Collective name"] == "_allgather_base"]
+    gathers = [event["args"] for event in collectives(trace) if event["args"]["Collective name"] == "_allgather_base"]
     assert gathers
     for sent in gathers:
         assert sent["dtype"] == "Byte"
@@ -142,12 +142,13 @@ def test_groups_of_a_mesh_are_named_in_the_header(tmp_path: Path) -> None:
 
 def test_what_leaves_the_node_under_the_counter_is_what_the_result_says(tmp_path: Path) -> None:
     for trace, result in both(simulated(), tmp_path):
-        found = [event for event in trace["traceEvents"] if event["ph"] == "C" and event["name"].startswith("NIC")]
+        counters = [event for event in trace["traceEvents"] if event["ph"] == "C" and event["name"].startswith("NIC")]
         sent_bytes = sum(
-            one["args"]["sent"] * 1e9 / 8 * (other["ts"] - one["ts"]) * 1e-6 for one, other in pairwise(found)
+            counter["args"]["sent"] * 1e9 / 8 * (other["ts"] - counter["ts"]) * 1e-6
+            for counter, other in pairwise(counters)
         )
         assert sent_bytes == pytest.approx(3 * result.nic_bytes_per_node, rel=1e-4)
-        assert found[-1]["args"]["sent"] == 0
+        assert counters[-1]["args"]["sent"] == 0
 
 
 @pytest.mark.parametrize("name", ["bert_base_10gbit", "reference_ddp_step"])
@@ -159,16 +160,16 @@ def test_a_trace_read_back_is_the_step_that_was_simulated(name: str, tmp_path: P
     shape = profiled_step.world_of(traced, None, None)
     assert (shape.num_nodes, shape.ranks_per_node) == (run.num_nodes, run.ranks_per_node)
     layout = profiled_step.layout_of(traced, shape, None)
-    operations = [one for stream in layout.streams for one in stream.operations]
-    sent = [one for one in operations if one.kind != "compute"]
+    operations = [operation for stream in layout.streams for operation in stream.operations]
+    sent = [operation for operation in operations if operation.kind != "compute"]
     spans = [span for span in run.result.spans if span.stream == "communication"]
-    found, expected = (
-        sorted((one.kind, one.message_bytes) for one in sent),
+    read_back, expected = (
+        sorted((operation.kind, operation.message_bytes) for operation in sent),
         sorted((span.name, span.message_bytes) for span in spans),
     )
-    assert [kind for kind, _ in found] == [kind for kind, _ in expected]
-    assert [size for _, size in found] == pytest.approx([size for _, size in expected], abs=4)
-    computed_s = sum(one.seconds for one in operations if one.kind == "compute")
+    assert [kind for kind, _ in read_back] == [kind for kind, _ in expected]
+    assert [size for _, size in read_back] == pytest.approx([size for _, size in expected], abs=4)
+    computed_s = sum(operation.seconds for operation in operations if operation.kind == "compute")
     parts = run.result.breakdown
     assert computed_s == pytest.approx(
         sum(span.end_s - span.start_s for span in run.result.spans if span.stream == "compute"), rel=1e-4
@@ -191,17 +192,17 @@ def test_holistic_trace_analysis_finds_our_numbers(
     assert run.baseline is not None
     traces(run, tmp_path)
     for path, result in (("trace.json", run.result), ("trace.baseline.json", run.baseline)):
-        found = analysis.TraceAnalysis(trace_files={0: str(tmp_path / path)}, trace_dir=str(tmp_path))
-        split = found.get_temporal_breakdown(visualize=False).iloc[0]
+        analysed = analysis.TraceAnalysis(trace_files={0: str(tmp_path / path)}, trace_dir=str(tmp_path))
+        split = analysed.get_temporal_breakdown(visualize=False).iloc[0]
         # HTA leaves out the last of three iterations.
         waiting_us = split["idle_time(us)"] + split["non_compute_time(us)"]
         exposed_us, total_us = result.breakdown.exposed_comm_s * 1e6, result.iteration_s * 1e6
         assert split["kernel_time(us)"] / 2 == pytest.approx(total_us, rel=1e-3)
         assert split["compute_time(us)"] / 2 == pytest.approx(total_us - exposed_us, rel=1e-3)
         assert waiting_us / 2 == pytest.approx(exposed_us, rel=1e-2)
-        overlap = found.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
+        overlap = analysed.get_comm_comp_overlap(visualize=False).iloc[0]["comp_comm_overlap_pctg"]
         assert overlap == pytest.approx(100 * result.overlap, abs=0.1)
-        kinds, kernels = found.get_gpu_kernel_breakdown(visualize=False, num_kernels=100)
+        kinds, kernels = analysed.get_gpu_kernel_breakdown(visualize=False, num_kernels=100)
         sent_us = kernels[kernels["kernel_type"] == "COMMUNICATION"]["sum (us)"].sum()
         assert sent_us / 2 == pytest.approx(result.comm_s * 1e6, rel=1e-3)
         assert set(kinds["kernel_type"]) >= {"COMPUTATION", "COMMUNICATION"}

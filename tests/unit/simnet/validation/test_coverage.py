@@ -19,7 +19,7 @@ def residual(log_error: float, source: str = "one", of: coverage.Quantity = "tim
 
 
 def evidence(*residuals: Residual, own: dict[tuple[str, str], tuple[float, float]] | None = None) -> Evidence:
-    return Evidence(own=own or {("set", ROW.key): (0.0, 0.0)}, residuals=residuals)
+    return Evidence(widths=own or {("set", ROW.key): (0.0, 0.0)}, residuals=residuals)
 
 
 def outcome(measured: float = 1.0, band: tuple[float, float] | None = None) -> Outcome:

@@ -83,7 +83,7 @@ def test_a_file_that_was_fitted_is_refused_however_it_is_written(by_workload: bo
 
 
 def test_a_published_calibration_names_the_measurements_behind_it() -> None:
-    written = ROOT / "tests/golden/lab_campaign/links_2x1_1000mbit.json"
+    written = ROOT / "evidence/results/lab_campaign/links_2x1_1000mbit.json"
     digest = provenance.digest(read(written))
     assert f'digest = "{digest}"' in (ROOT / "docs/evidence/lab/calibration_3x2.toml").read_text()
 

@@ -80,7 +80,7 @@ def test_damaged_measurements_and_a_missing_log_are_told_in_one_sentence(
     try:
         published_rows.read.cache_clear()
         with refused("restore the"):
-            published_rows.load().one("HKBU")
+            published_rows.load().only("HKBU")
     finally:
         published_rows.read.cache_clear()
     if content is None:

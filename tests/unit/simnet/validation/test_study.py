@@ -13,7 +13,7 @@ from simnet.core.units import Duration
 from simnet.validation import published_rows
 from simnet.validation.published_rows import PublishedRow
 from simnet.validation.shipped_parts import value_of, with_value
-from simnet.validation.study import FittedValue, Study, all_predictions
+from simnet.validation.study import FreeNumber, Study, all_predictions
 
 FIRST = published_rows.load().rows[0]
 
@@ -32,8 +32,8 @@ def toy_s(calibration: Calibration, of: PublishedRow) -> float:
 
 
 START = Calibration(kernels={"compress": KernelTime(s_per_element=Duration(0))})
-BANDWIDTH = FittedValue(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
-POLL = FittedValue(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
+BANDWIDTH = FreeNumber(key="inter_node.efficiency", how="least squares", rows=(row(2, 4.0), row(4, 8.0)))
+POLL = FreeNumber(key="poll_cost", rows=(row(4, 24.0),), bounds=(0.0, 10.0))
 STUDY = Study(
     initial=START,
     fits=(BANDWIDTH,),

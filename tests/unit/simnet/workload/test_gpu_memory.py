@@ -24,9 +24,9 @@ STEP = Step(
 
 
 def held(rank: RankMemory, model: ModelMemory = MODEL, **changes: object) -> gpu_memory.GpuMemory:
-    found = gpu_memory.at_peak(rank, model, replace(STEP, **changes))
-    assert found.total_bytes == pytest.approx(sum(found.parts.values()))
-    return found
+    memory = gpu_memory.at_peak(rank, model, replace(STEP, **changes))
+    assert memory.total_bytes == pytest.approx(sum(memory.parts.values()))
+    return memory
 
 
 def test_buckets_of_ddp_hold_gradients_a_second_time_unless_these_are_views() -> None:
@@ -58,19 +58,19 @@ def test_a_workload_says_what_its_model_takes() -> None:
     )
     sizes = {"parameters": 8000, "gradients": 4000, "optimizer": 9000, "activations_per_sample": 500}
     memory = StepMemory(**{name: Size(size) for name, size in sizes.items()})
-    given, ranks = (
+    model, ranks = (
         Workload(num_elements=1000, work=work, batch_per_rank=3, memory=memory),
         cluster(1, 2, gpu="A100-80GB"),
     )
-    found = gpu_memory.of_model(given, ranks, resolve(given, ranks, Calibration()))
-    assert (found.parameters, found.gradients, found.optimizer) == (8000, 4000, 9000)
-    assert (found.activations, found.update) == (1500, 4000)
+    held = gpu_memory.of_model(model, ranks, resolve(model, ranks, Calibration()))
+    assert (held.parameters, held.gradients, held.optimizer) == (8000, 4000, 9000)
+    assert (held.activations, held.update) == (1500, 4000)
     for adam, state in (("fused", 9000), ("8bit", 2 * 1000 + 2 * 1000 / 256 * 4)):
-        other = replace(given, memory=replace(memory, adam=adam))
-        found = gpu_memory.of_model(other, ranks, resolve(other, ranks, Calibration()))
-        assert (found.optimizer, found.update) == (state, 0)
+        other = replace(model, memory=replace(memory, adam=adam))
+        held = gpu_memory.of_model(other, ranks, resolve(other, ranks, Calibration()))
+        assert (held.optimizer, held.update) == (state, 0)
     with pytest.raises(ValueError, match="no effect on sgd_momentum; drop it"):
-        replace(given, memory=replace(memory, adam="fused"), work=replace(work, optimizer="sgd_momentum"))
+        replace(model, memory=replace(memory, adam="fused"), work=replace(work, optimizer="sgd_momentum"))
 
 
 def test_it_fits_where_the_gpu_has_as_much() -> None:

@@ -42,14 +42,14 @@ def fused(kind: type[CompressingStrategy], **options: object) -> CompressingStra
 @pytest.mark.parametrize("num_nodes", [2, 8])
 def test_a_merge_that_was_not_decodes_the_pieces_of_all_and_encodes_its_own(num_nodes):
     timed = {"qsgd_encode": ENCODE, "qsgd_decode": DECODE}
-    found = outcome(fused(QSGD), num_nodes, kernels=timed, memory_bytes_per_s=Bandwidth(1e9))
+    run = outcome(fused(QSGD), num_nodes, kernels=timed, memory_bytes_per_s=Bandwidth(1e9))
     encode_s, decode_s = 1e-5 + 4e-10 * ELEMENTS, 2e-5 + 1e-10 * ELEMENTS
     own_s = 1e-5 + 4e-10 * ELEMENTS / num_nodes
-    assert found.result.breakdown.encode_s == pytest.approx(encode_s + decode_s + own_s)
-    assert found.result.breakdown.decode_s == pytest.approx(decode_s)
+    assert run.result.breakdown.encode_s == pytest.approx(encode_s + decode_s + own_s)
+    assert run.result.breakdown.decode_s == pytest.approx(decode_s)
     assert (
         "kernel qsgd_merge was not timed: it takes what qsgd_decode takes for each vector and qsgd_encode for the "
-        "result: measure it" in found.notes
+        "result: measure it" in run.notes
     )
 
 
@@ -69,5 +69,5 @@ def test_a_merge_that_was_not_decodes_the_pieces_of_all_and_encodes_its_own(num_
     ],
 )
 def test_a_merge_takes_what_its_parts_take(strategy, calibration, elements_s):
-    found = outcome(strategy, 4, **calibration)
-    assert found.result.breakdown.encode_s == pytest.approx(elements_s * ELEMENTS)
+    run = outcome(strategy, 4, **calibration)
+    assert run.result.breakdown.encode_s == pytest.approx(elements_s * ELEMENTS)

@@ -18,8 +18,8 @@ TENSORS = (Gradient(shape=(1000, 1000), count=10),)
 CONVOLVED = (Gradient(shape=(1000, 100, 3, 3), backward_share=3.0), Gradient(shape=(1000, 1000)))
 
 
-def resolve(given: Workload, gpu: str = "A100-80GB", calibration: Calibration | None = None) -> training_step.Step:
-    return training_step.resolve(given, cluster(2, 2, gpu=gpu), calibration or Calibration())
+def resolve(work: Workload, gpu: str = "A100-80GB", calibration: Calibration | None = None) -> training_step.Step:
+    return training_step.resolve(work, cluster(2, 2, gpu=gpu), calibration or Calibration())
 
 
 def workload(**changes) -> Workload:
@@ -37,8 +37,8 @@ def test_convolutions_are_known_by_the_shapes_of_gradients() -> None:
 
 
 def test_the_format_of_the_workload_replaces_that_of_the_work() -> None:
-    own, cast, wide = (resolve(workload(precision=precision)) for precision in ("", "amp", "tf32"))
-    assert cast.forward_s == own.forward_s
+    plain_format, cast, wide = (resolve(workload(precision=precision)) for precision in ("", "amp", "tf32"))
+    assert cast.forward_s == plain_format.forward_s
     assert " in fp16: " in cast.notes[0]
     share = roofline.attainments().products.share
     assert wide.forward_s == pytest.approx(4 * (1e12 / 156e12 + 2 * 3e9 / 2039e9) / share)
@@ -94,12 +94,12 @@ def in_a_scenario(**change: object) -> scenario.Scenario:
 
 
 def test_the_interval_is_that_of_the_share_which_trainings_attain_and_drawn_times_fill_it() -> None:
-    own, every = cluster(2, 2, gpu="H200"), roofline.attainments()
-    assert training_step.compute_interval(workload(), own) == every.products.factors
-    assert training_step.compute_interval(workload(tensors=CONVOLVED), own) == every.convolutions.factors
+    h200, every = cluster(2, 2, gpu="H200"), roofline.attainments()
+    assert training_step.compute_interval(workload(), h200) == every.products.factors
+    assert training_step.compute_interval(workload(tensors=CONVOLVED), h200) == every.convolutions.factors
     whole = in_a_scenario()
     drawn = intervals.drawn_scenarios(whole, 200)
-    times = sorted(training_step.resolve(one.workload, one.cluster, one.calibration).forward_s for one in drawn)
+    times = sorted(training_step.resolve(draw.workload, draw.cluster, draw.calibration).forward_s for draw in drawn)
     usual = training_step.resolve(whole.workload, whole.cluster, whole.calibration).forward_s
     low, high = every.either.factors
     assert times[10] / usual == pytest.approx(low, rel=0.05)

@@ -65,28 +65,28 @@ def test_every_obstacle_is_one_sentence(said, expected):
 
 def test_an_idle_card_is_described_without_a_note():
     needs("torch")  # which Triton's limits stand behind
-    found = card.judged(probed(CARD, CARD), [SMI, SMI], [])
-    assert (found["notes"], found["is_shared"], found["card"]["num_cards"]) == ([], False, 2)
-    assert (found["card"]["name"], found["card"]["power_limit_w"]) == ("NVIDIA H200", 700.0)
-    assert (found["software"]["driver"], found["software"]["triton"]) == ("580.95.05", "3.6.0")
+    look = card.judged(probed(CARD, CARD), [SMI, SMI], [])
+    assert (look["notes"], look["is_shared"], look["card"]["num_cards"]) == ([], False, 2)
+    assert (look["card"]["name"], look["card"]["power_limit_w"]) == ("NVIDIA H200", 700.0)
+    assert (look["software"]["driver"], look["software"]["triton"]) == ("580.95.05", "3.6.0")
 
 
 def test_others_on_the_card_are_named():
     needs("torch")  # which Triton's limits stand behind
     other = {"uuid": "GPU-aa", "pid": 1, "name": "/usr/bin/python3", "memory_mib": 20480.0}
     elsewhere = {"uuid": "GPU-zz", "pid": 2, "name": "x", "memory_mib": 1.0}
-    found = card.judged(probed(CARD), [SMI], [other, elsewhere])
-    assert found["is_shared"]
-    assert found["other_processes"] == [other]
-    assert found["notes"][0].startswith("others use the card (1 processes: python3; 20,480 MiB): ")
+    look = card.judged(probed(CARD), [SMI], [other, elsewhere])
+    assert look["is_shared"]
+    assert look["other_processes"] == [other]
+    assert look["notes"][0].startswith("others use the card (1 processes: python3; 20,480 MiB): ")
 
 
 @pytest.mark.parametrize("use", [{"memory_used_mib": 30000.0}, {"memory_used_mib": None, "utilization_percent": 60.0}])
 def test_a_busy_card_is_seen_where_the_driver_names_no_process(use):
     needs("torch")  # which Triton's limits stand behind
-    found = card.judged(probed(CARD), [SMI | use], [])
-    assert found["is_shared"]
-    assert "others seem to use the card" in found["notes"][0]
+    look = card.judged(probed(CARD), [SMI | use], [])
+    assert look["is_shared"]
+    assert "others seem to use the card" in look["notes"][0]
 
 
 def test_a_probe_that_fails_is_one_sentence(monkeypatch):

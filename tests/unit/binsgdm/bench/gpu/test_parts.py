@@ -1,10 +1,11 @@
-"""The table of parts, and one rank of one part in this process."""
+"""The parts of `simnet measure gpu`, and the command as a whole, on a CPU."""
 
 import json
 import os
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,16 +15,13 @@ import pytest
 from tests.helpers.needs import needs
 
 needs("torch")
+import torch
+from click.testing import CliRunner, Result
 
-from binsgdm.bench.gpu import parts
-from binsgdm.bench.gpu.parts import BUDGET_S, PARTS
+from binsgdm.bench.gpu import card, parts, run, step
+from binsgdm.bench.gpu.step import LAYOUTS
 from simnet.calibration.measurement_file import read
-
-
-def test_the_parts_share_out_the_whole_budget() -> None:
-    assert sum(part.seconds for part in PARTS) == BUDGET_S
-    assert len({part.name for part in PARTS}) == len(PARTS)
-
+from simnet.cli.main import cli
 
 WITHOUT_NUMBA = """
 import pkgutil
@@ -41,6 +39,7 @@ print(parameter.tolist())
 """
 
 
+@pytest.mark.slow
 def test_all_parts_and_optimizers_do_without_numba(tmp_path: Path) -> None:
     (tmp_path / "numba.py").write_text("raise ImportError('Numba needs NumPy 2.4 or less. Got NumPy 2.5.')\n")
     root = Path(parts.__file__).parents[3]
@@ -91,9 +90,9 @@ def test_a_part_that_is_far_too_late_keeps_what_it_has(task, monkeypatch):
 
     part(monkeypatch, late)
     parts.work(**task | {"seconds": 1.0, "launched": time.monotonic() - 60}, report=lambda **_: None)
-    found = read(Path(task["output"]))
-    assert len(found.series) == 1
-    assert found.notes[0].startswith("ended at 50% after 6")
+    file = read(Path(task["output"]))
+    assert len(file.series) == 1
+    assert file.notes[0].startswith("ended at 50% after 6")
 
 
 @pytest.mark.parametrize(("limit_s", "kept"), [(62.0, 1), (600.0, 2)])
@@ -121,3 +120,116 @@ def test_a_part_that_ends_without_a_file_says_why(task, monkeypatch):
     with os.fdopen(reports) as told:
         assert told.read() == '{"failed": "MemoryError: no more"}\n'
     assert not Path(task["output"]).exists()
+
+
+GRADIENTS = Path(__file__).resolve().parents[5] / "scenarios" / "workloads" / "gradients"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_has_the_shapes_of_the_shipped_model(name):
+    tensors = json.loads((GRADIENTS / f"{name}.json").read_text())["tensors"]
+    assert sorted(LAYOUTS[name]) == sorted(tuple(shape) for _, shape, _ in tensors)
+
+
+@pytest.mark.slow
+def test_every_optimizer_is_timed_and_memory_is_left_to_a_gpu(bench):
+    step.measure(bench, quick=True, seconds=5.0)
+    found = [(series["kind"], series["name"], series["labels"]["optimizer"]) for series in bench.record.series]
+    assert found == [("optimizer_step", "step", name) for name in step.OPTIMIZERS]
+    assert {"adamw", "binsgdm", "binsgdm_random", "one_bit_adam", "binsgdm_25mib"} == set(step.OPTIMIZERS)
+    assert bench.record.notes == ["memory is counted on a GPU alone: left out"]
+
+
+def test_a_layout_that_does_not_fit_is_left_out_with_a_reason(bench, monkeypatch):
+    monkeypatch.setattr(step, "free_bytes", lambda ranks: 10**6)
+    step.measure(bench, quick=True, seconds=5.0)
+    assert not bench.record.series
+    assert bench.record.notes[-1] == "bert_tiny: needs 0.0 GB and 0.0 GB are free: left out"
+
+
+@pytest.mark.parametrize(("waits", "passed"), [(1, True), (2, False)])
+def test_a_step_that_waits_for_the_gpu_twice_fails(bench, monkeypatch, waits, passed):
+    state = {"mode": "default", "requests": 5}
+    monkeypatch.setattr(torch.cuda, "memory_stats", lambda: {step.REQUESTS: state["requests"]})
+    monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: state.update(mode=mode))
+
+    class Waiting(torch.optim.SGD):
+        def step(self):
+            for _ in range(waits):
+                state["requests"] += 2
+                if state["mode"] == "warn":
+                    warnings.warn("called a synchronizing CUDA operation", stacklevel=2)
+
+    monkeypatch.setattr(step, "OPTIMIZERS", {"binsgdm": Waiting})
+    step._check_host_cost(bench.record, "tiny", [torch.nn.Parameter(torch.ones(3))])
+    assert [check["passed"] for check in bench.record.checks] == [passed]
+    assert bench.record.notes == [f"tiny: requests for memory in a step: binsgdm {2 * waits}"]
+    assert state["mode"] == "default"
+
+
+def gpu(*args: object) -> Result:
+    return CliRunner().invoke(cli, ["measure", "gpu", *map(str, args)], prog_name="simnet")
+
+
+@pytest.mark.slow
+def test_one_part_is_measured_into_a_folder(tmp_path):
+    folder = tmp_path / "made" / "on the way" / "gpu"
+    done = gpu("-o", folder, "--device", "cpu", "--quick", "--only", "interference")
+    assert done.exit_code == 0, done.output
+    assert {series.kind for series in read(folder / "interference.json").series} == {"interference"}
+    written = json.loads((folder / "card.json").read_text())
+    assert (written["device"], written["quick"], written["parts"]["interference"]["status"]) == ("cpu", True, "done")
+    assert "[1/1] interference done in" in done.stderr
+    assert "nothing here is a measurement of a GPU" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["-o", "file"], "file: is no folder: name a folder with -o"),
+        (["-o", "gpu", "--force", "--only", "kernels"], "--force --only: one measures all parts again"),
+        (["-o", "gpu", "--budget", "nan"], "--budget nan: must be a number of seconds from 1 on"),
+        (["-o", "", "--device", "cpu"], "'': is empty: name a folder"),
+        (["-o", "gpu"], "--device cuda: no GPU: neither the driver nor torch sees one"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(args, said, tmp_path, monkeypatch):
+    found = {"versions": {"torch": "2.11", "cuda": "13.0", "rocm": ""}, "cards": [], "error": ""}
+    monkeypatch.setattr(card, "probe", lambda: found)
+    monkeypatch.setattr(card, "has_device", lambda: False)
+    monkeypatch.setenv("PATH", str(tmp_path))  # without nvidia-smi
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").write_text("")
+    done = gpu(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith("simnet: ")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_ranks_never_start_ranks(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 1)
+    assert "this command starts its own ranks: run it without torchrun" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        (True, 0, "wrote "),
+        (False, 1, "wrote "),
+        (KeyboardInterrupt(), 130, "measure: interrupted; the parts that are done stay: the same command goes on\n"),
+    ],
+)
+def test_the_exit_code_says_how_the_parts_ended(ends, code, said, tmp_path, monkeypatch):
+    def ended(*_: object, **__: object) -> object:
+        if isinstance(ends, BaseException):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(run.CardRun, "run", ended)
+    done = gpu("-o", tmp_path / "gpu", "--device", "cpu")
+    assert done.exit_code == code, done.output
+    assert said in done.stderr

@@ -1,0 +1,29 @@
+"""What to use over bandwidth, nodes and micro-batches: all was asked, and the same is found today."""
+
+import pytest
+
+from evidence.studies import what_to_use
+
+FOUND = what_to_use.read()
+
+
+def test_every_model_number_of_nodes_and_of_micro_batches_is_there_once() -> None:
+    places = [(one["model"], one["nodes"], one["micro_batches"]) for one in FOUND]
+    wanted = [
+        (model, nodes, micro_batches)
+        for model in what_to_use.MODELS
+        for nodes in what_to_use.NODES
+        for micro_batches in what_to_use.MICRO_BATCHES
+    ]
+    assert places == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", what_to_use.MODELS)
+def test_the_same_is_found_today(model: str) -> None:
+    before = next(one for one in FOUND if (one["model"], one["nodes"], one["micro_batches"]) == (model, 4, 1))
+    now = what_to_use.row(model, 4, 1, **{"run.draws": 0})
+    for group, best in before["best"].items():
+        assert [one["speedup"] for one in now["best"][group]] == pytest.approx(
+            [one["speedup"] for one in best], rel=0.01
+        )

@@ -1,1 +1,0 @@
-"""Campaigns of the lab: predicted, and only then run by real ranks; each a module here, all by one engine."""
