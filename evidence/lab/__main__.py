@@ -7,10 +7,10 @@ import click
 
 from simnet.cli import options
 from simnet.cli.main import INTERRUPTED, ReportingGroup, main
-from simnet.cli.output import watched
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Quantity
+from simnet.report.progress_bar import watched
 
 if TYPE_CHECKING:
     from evidence.lab.ranks import LaunchResult
