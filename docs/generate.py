@@ -9,7 +9,7 @@ The tables come from the structs, registries and commands of the packages; the t
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +36,7 @@ from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
 from simnet.core.registry import tag_of
 from simnet.engine import result, scenario
+from simnet.report import rows
 from simnet.strategies import step_file
 from simnet.workload import gpu_memory, roofline, training_step, workload
 from simnet.workload.kernel_cost import KernelCost
@@ -222,6 +223,12 @@ def algorithm_rows() -> str:
     return "\n".join(rows)
 
 
+def column_rows(fields: Iterable[rows.Field]) -> str:
+    """Return fields of results as one line: the column of each, with what people call it where no key of it says so."""
+    named = {*result.RunResult.__struct_fields__, *result.StrategyResult.__struct_fields__}
+    return ", ".join(f"`{one.name}`" + f" ({one.text.strip()})" * (one.name not in named) for one in fields)
+
+
 def gpu_rows() -> str:
     """Return the shipped GPUs as a table of text."""
     formats = get_args(Precision)
@@ -266,6 +273,8 @@ def rendered(name: str) -> str:
         "algorithms": algorithm_rows,
         "kernels": kernel_rows,
         "gpus": gpu_rows,
+        "columns": column_rows,
+        "rows": rows,
         "shares": share_rows,
         "mebibytes": {
             "any": files.MAX_BYTES >> 20,

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     )
     from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
     from simnet.api.measurements import calibrate, validate
-    from simnet.api.questions import advise, crossover, fits, load, simulate, sweep
-    from simnet.api.trainings import time_to_target
+    from simnet.api.questions import advise, crossover, fits, load, simulate, sweep, time_to_target
     from simnet.core.errors import SimnetError
     from simnet.core.version import VERSION
     from simnet.engine.scenario import Scenario
@@ -50,7 +49,7 @@ _HOMES = {
     "read_frame": "simnet.report.frame",
     "simulate": "simnet.api.questions",
     "sweep": "simnet.api.questions",
-    "time_to_target": "simnet.api.trainings",
+    "time_to_target": "simnet.api.questions",
     "validate": "simnet.api.measurements",
 }
 

@@ -245,7 +245,7 @@ def _raise_what_differs(
 
 
 @dataclass(kw_only=True)
-class Call:
+class CallArguments:
     """What a public function was given on this rank, while `agreed` looks at it.
 
     Attributes:
@@ -260,13 +260,13 @@ class Call:
 
 
 @contextmanager
-def agreed(where: str) -> Iterator[Call]:
+def agreed(where: str) -> Iterator[CallArguments]:
     """Look inside at what this rank was given; at the end all ranks go on, or all raise; every one must call it.
 
     Raises:
         BinsgdmError: on every rank, if one raised it inside, or settings differ from those of the first.
     """
-    call, refused = Call(), None
+    call, refused = CallArguments(), None
     try:
         yield call
     except BinsgdmError as error:  # which all ranks are to raise, so that none waits

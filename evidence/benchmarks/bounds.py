@@ -100,5 +100,5 @@ def _least_concave(points: Sequence[tuple[float, float]]) -> Callable[[float], f
     return value
 
 
-def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
-    return (other[1] - one[1]) / (other[0] - one[0])
+def _slope(left: tuple[float, float], other: tuple[float, float]) -> float:
+    return (other[1] - left[1]) / (other[0] - left[0])

@@ -32,7 +32,6 @@ LLAMA = (
 """1.35 billion parameters in 219 tensors."""
 DDP = {"kind": "all_reduce"}
 STREAMING = {"kind": "diloco", "inner_steps": 100, "fragments": 4, "overlap_steps": 5}
-ADVISE = ("advise", BERT, "--jobs", "1")
 SWEEP = ("sweep", "speedup", "--format", "csv")
 
 

@@ -67,24 +67,25 @@ def compare(before: str, after: str, form: str, tolerance: float = 0.0) -> Findi
         form: "csv", "json", "toml" or "prose".
         tolerance: largest relative difference that counts as none; `Finding.largest` has it all the same.
     """
-    found = Finding()
+    finding = Finding()
     if form == "prose":
         # Lines whose words are the same belong together.
         old, new = before.splitlines(), after.splitlines()
+        # A page repeats lines, which the heuristic for long texts would leave unmatched.
         matcher = difflib.SequenceMatcher(None, [*map(masked, old)], [*map(masked, new)], autojunk=False)
         for kind, i1, i2, j1, j2 in matcher.get_opcodes():
             if kind == "equal":
-                for number, (one, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
-                    found.add(compare_leaf(f"line {number}", one, other, tolerance))
+                for number, (old_line, other) in enumerate(zip(old[i1:i2], new[j1:j2], strict=True), i1 + 1):
+                    finding.add(compare_leaf(f"line {number}", old_line, other, tolerance))
             else:
-                found.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
-        return found
+                finding.texts.append(f"line {i1 + 1}: {' / '.join(old[i1:i2])!r} -> {' / '.join(new[j1:j2])!r}")
+        return finding
     ours, theirs = (leaves(text, form) for text in (before, after))
     for where in (name for name in ours if name in theirs):
-        found.add(compare_leaf(where, ours[where], theirs[where], tolerance))
-    found.texts += [f"{where}: only before" for where in ours if where not in theirs]
-    found.texts += [f"{where}: only after" for where in theirs if where not in ours]
-    return found
+        finding.add(compare_leaf(where, ours[where], theirs[where], tolerance))
+    finding.texts += [f"{where}: only before" for where in ours if where not in theirs]
+    finding.texts += [f"{where}: only after" for where in theirs if where not in ours]
+    return finding
 
 
 def compare_leaf(where: str, before: str, after: str, tolerance: float = 0.0) -> Finding:
@@ -96,17 +97,17 @@ def compare_leaf(where: str, before: str, after: str, tolerance: float = 0.0) ->
     if words[0] != words[1]:
         changes = [f"{where}: {before!r} -> {after!r}"]
         return Finding(largest=math.inf, differing=changes) if "#" in words else Finding(texts=changes)
-    found = Finding(numbers=len(numbers(before)))
+    finding = Finding(numbers=len(numbers(before)))
     for old, new in zip(numbers(before), numbers(after), strict=True):
         if old != new:
             largest = max(abs(old), abs(new))
             relative = abs(old - new) / largest if math.isfinite(largest) else math.inf
-            found.largest = max(found.largest, relative)
+            finding.largest = max(finding.largest, relative)
             if not relative <= tolerance:
-                found.differing.append(f"{where}: {old!r} -> {new!r}")
-    if not found.largest and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
-        found.texts.append(f"{where}: {before!r} -> {after!r}")
-    return found
+                finding.differing.append(f"{where}: {old!r} -> {new!r}")
+    if not finding.largest and NUMBER.findall(before) != NUMBER.findall(after):  # 2 and 2.0, say
+        finding.texts.append(f"{where}: {before!r} -> {after!r}")
+    return finding
 
 
 def leaves(text: str, form: str) -> dict[str, str]:
@@ -148,7 +149,7 @@ def numbers(text: str) -> list[float]:
         >>> numbers("1,606 GB, 5.53x, 1e-3")
         [1606.0, 5.53, 0.001]
     """
-    return [float(found.replace(",", "")) for found in NUMBER.findall(text)]
+    return [float(digits.replace(",", "")) for digits in NUMBER.findall(text)]
 
 
 def masked(text: str) -> str:
@@ -241,10 +242,12 @@ def run(job: Job, checkout: Path, data: Path) -> dict[str, tuple[str, str]] | st
         words = [word.replace("{out}", str(out)) for word in job.arguments]
         if is_former(checkout) and words[1] in FORMER:
             words[1:2] = FORMER[words[1]]
+        # Neither checkout is written to, and tables break at the same width on both sides.
         environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
         done = subprocess.run(
             [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, check=False
         )
+        # 1 is that of a validation that misses its limits, whose numbers are compared all the same.
         if done.returncode not in (0, 1) or "Traceback" in done.stderr:
             return f"exit code {done.returncode}: {done.stderr.strip().splitlines()[-1:]}"
         documents = {"printed": (job.form, done.stdout), "exit code": ("prose", str(done.returncode))}
@@ -252,8 +255,8 @@ def run(job: Job, checkout: Path, data: Path) -> dict[str, tuple[str, str]] | st
             if path.suffix in FORMS:
                 documents[str(path.relative_to(out))] = FORMS[path.suffix], path.read_text(encoding="utf-8")
     for name, (form, text) in documents.items():
-        told = text.replace(str(out), "OUT").replace(str(checkout), "CHECKOUT").replace(str(data), "CHECKOUT")
-        documents[name] = form, told
+        without_paths = text.replace(str(out), "OUT").replace(str(checkout), "CHECKOUT").replace(str(data), "CHECKOUT")
+        documents[name] = form, without_paths
     return documents
 
 
@@ -269,22 +272,24 @@ def compare_job(job: Job, before: Path, after: Path, tolerance: float = 0.0) -> 
     """Run a job in both checkouts, and compare all that it gives: what it printed, and the files of each ending."""
     old, new = run(job, before, before), run(job, after, before)
     if isinstance(old, str) or isinstance(new, str):
-        failures = [f"{side}: {given}" for side, given in (("before", old), ("after", new)) if isinstance(given, str)]
+        failures = [
+            f"{side}: {failure}" for side, failure in (("before", old), ("after", new)) if isinstance(failure, str)
+        ]
         return {job.title: Finding(largest=float("inf"), differing=failures)}
-    found = {job.title: Finding()}
+    findings = {job.title: Finding()}
     for name in sorted(old.keys() & new.keys()):
         kind = f": {Path(name).suffix} files" if Path(name).suffix else ""
-        group = found.setdefault(f"{job.title}{kind}", Finding())
+        group = findings.setdefault(f"{job.title}{kind}", Finding())
         group.add(compare(old[name][1], new[name][1], old[name][0], tolerance), f"{name}: ")
-    found[job.title].texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
-    return found
+    findings[job.title].texts += [f"{name}: written by one side only" for name in sorted(old.keys() ^ new.keys())]
+    return findings
 
 
-def details(title: str, found: Finding) -> list[str]:
+def details(title: str, finding: Finding) -> list[str]:
     """Return the differences of a command, those of numbers first."""
-    lines = [f"{title}: NUMBER {line}" for line in found.differing[:SHOWN]]
-    lines += [f"{title}: text {line}" for line in found.texts[:SHOWN]]
-    hidden = max(len(found.differing) - SHOWN, 0) + max(len(found.texts) - SHOWN, 0)
+    lines = [f"{title}: NUMBER {line}" for line in finding.differing[:SHOWN]]
+    lines += [f"{title}: text {line}" for line in finding.texts[:SHOWN]]
+    hidden = max(len(finding.differing) - SHOWN, 0) + max(len(finding.texts) - SHOWN, 0)
     lines += [f"{title}: and {hidden} more"] if hidden else []
     return [line if len(line) <= WIDTH else f"{line[:WIDTH]}..." for line in lines]
 
@@ -299,27 +304,33 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="commands at once")
     parser.add_argument("--tolerance", type=float, default=0.0, help="largest relative difference that counts as none")
     parser.add_argument("--draws", type=int, help="draws for every interval, on both sides")
-    given = parser.parse_args()
-    before, after = given.before.resolve(), given.after.resolve()
+    options = parser.parse_args()
+    before, after = options.before.resolve(), options.after.resolve()
     # Python would run the simnet that is installed, on both sides, and nothing would differ.
     if missing := [path for path in (before, after) if not (path / "simnet" / "__main__.py").is_file()]:
         parser.error(f"{missing[0]}: is no checkout: must be a folder that holds simnet; name one")
-    jobs = [*quick_jobs(before), *(() if given.quick else long_jobs(before))]
-    jobs = [drawing(job, given.draws) for job in jobs if given.only in job.title]
+    jobs = [*quick_jobs(before), *(() if options.quick else long_jobs(before))]
+    jobs = [drawing(job, options.draws) for job in jobs if options.only in job.title]
     print("| command | numbers compared | largest relative difference | numbers that differ | texts that differ |")
     print("|---|---|---|---|---|")
     total, lines = Finding(), list[str]()
 
-    def show(title: str, one: Finding) -> None:
-        cells = (title, f"{one.numbers:,}", f"{one.largest:.2g}", str(len(one.differing)), str(len(one.texts)))
+    def show(title: str, finding: Finding) -> None:
+        cells = (
+            title,
+            f"{finding.numbers:,}",
+            f"{finding.largest:.2g}",
+            str(len(finding.differing)),
+            str(len(finding.texts)),
+        )
         print(f"| {' | '.join(cells)} |", flush=True)
 
-    with ThreadPoolExecutor(given.jobs) as pool:
-        for found in pool.map(lambda job: compare_job(job, before, after, given.tolerance), jobs):
-            for title, one in found.items():
-                show(title, one)
-                total.add(one)
-                lines += details(title, one)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for findings in pool.map(lambda job: compare_job(job, before, after, options.tolerance), jobs):
+            for title, finding in findings.items():
+                show(title, finding)
+                total.add(finding)
+                lines += details(title, finding)
     show("all", total)
     print("", *lines, sep="\n")
     return 1 if total.differing else 0

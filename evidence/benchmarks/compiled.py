@@ -172,7 +172,7 @@ def _widest(lines: Sequence[str]) -> int:
     """Return how many bytes a thread moves at most with an instruction such as LDG.E.128."""
     accesses = [access[0].split(".") for line in lines if (access := re.search(r"(?:LDG|STG)\.E\S*", line))]
     bits = {"8": 8, "U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128}
-    return max((next((bits[part] for part in one if part in bits), 32) // 8 for one in accesses), default=0)
+    return max((next((bits[part] for part in access if part in bits), 32) // 8 for access in accesses), default=0)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from evidence.studies import page
 from simnet.report.table import Table
 
 Step = Callable[[], object]
-RANKS = 4
+RANKS = 4  # 2 x 2 has a node mean and a merge; more ranks only lengthen the merge
 BUCKET_BYTES = 25 * 2**20  # DDP's, and BinSGDM's
 
 

@@ -22,7 +22,7 @@ def best(times):
 print(best([]))
 """
 """A program that prints the shortest CPU time of several runs of its work."""
-SLOW_S = 3.0
+SLOW_S = 3.0  # above it noise is small, and another turn takes long
 
 
 class Case(NamedTuple):
@@ -85,13 +85,14 @@ class Checkout:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as out:
             start = time.perf_counter()
             words = [sys.executable, *case.arguments]
-            given: dict[str, Any] = {
+            settings: dict[str, Any] = {
                 "cwd": folder,
                 "env": self.environment,
                 "stdout": out,
                 "stderr": subprocess.DEVNULL,
             }
-            process = subprocess.Popen(words, **given)
+            process = subprocess.Popen(words, **settings)
+            # Not getrusage, which adds up all children so far.
             _, status, used = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - start
             process.returncode = os.waitstatus_to_exitcode(status)

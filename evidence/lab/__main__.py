@@ -7,10 +7,10 @@ import click
 
 from simnet.cli import options
 from simnet.cli.main import INTERRUPTED, ReportingGroup, main
-from simnet.cli.output import watched
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Quantity
+from simnet.report.progress_bar import watched
 
 if TYPE_CHECKING:
     from evidence.lab.ranks import LaunchResult
@@ -133,7 +133,7 @@ def _campaign(context: click.Context, program: tuple[str, ...], output: Path | N
 @options.MEAN
 @options.WORST
 @options.BOOTSTRAP_DRAWS
-@options.directory("Write the page, its figures and the calibrations to this directory.")
+@options.directory("Write data, figures and calibrations to this directory.")
 @click.pass_context
 def report(  # noqa: PLR0913, PLR0917 - one argument an option
     context: click.Context, folder: Path, mean: float | None, worst: float | None, draws: int, output: Path | None
@@ -143,12 +143,12 @@ def report(  # noqa: PLR0913, PLR0917 - one argument an option
     from evidence.lab import page, prediction
     from simnet.calibration.comparison import within
 
-    found = prediction.evaluate(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
-    say(page.summary(found))
+    result = prediction.evaluate(campaigns.load(folder / CAMPAIGN), folder, draws, watched)
+    say(page.summary(result))
     if output is not None:
-        for path in page.write(found, output):
+        for path in page.write(result, output):
             tell(f"wrote {path}")
-    if not within(found.points, mean, worst):
+    if not within(result.points, mean, worst):
         context.exit(1)
 
 

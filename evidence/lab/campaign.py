@@ -18,7 +18,7 @@ from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies import AnyStrategy
 from simnet.validation.strategy_spec import MIB, StrategySpec
 
-DEFAULT_CAP = Size(25 * MIB)
+DEFAULT_CAP = Size(25 * MIB)  # DDP's
 MODULE = ("binsgdm", "measure")
 OVERLAPPED_BACKWARDS = 40
 """Repetitions of backward overlapped with each collective."""
@@ -66,7 +66,7 @@ class Grid(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bandwidths: tuple[Bandwidth, ...]
 
     def __post_init__(self) -> None:
-        _check_given(self, "layouts", "bandwidths")
+        _check_filled(self, "layouts", "bandwidths")
         for text in self.layouts:
             Layout.parse(text)
 
@@ -118,17 +118,12 @@ class Links(Grid, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return ("collectives", *sizes, "--max-seconds", self.max_seconds)
 
 
-def in_place(seconds: float) -> tuple[object, ...]:
-    """Return the arguments of `python -m binsgdm measure` for collectives in place, without a limit of NICs."""
-    return ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", seconds)
-
-
 class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A campaign file.
 
     Attributes:
-        title: of the page.
-        page: name of its page, `lab-PAGE.md`, and of its figures.
+        title: what it measures, for people.
+        page: name of its data, `lab-PAGE.csv`, and of its figures.
         models: as `simnet measure --model` takes them.
         batch: samples of a step on each rank.
         threads: threads of each rank.
@@ -170,7 +165,7 @@ class Campaign(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     training_seconds: Seconds = 10.0
 
     def __post_init__(self) -> None:
-        _check_given(self, "models", "strategies", "points")
+        _check_filled(self, "models", "strategies", "points")
         labels = [spec.label for spec in self.specs]
         if twice := [label for label in labels if labels.count(label) > 1]:
             raise ValueError(f"strategies: {twice[0]!r}: is given twice; give each once")
@@ -207,7 +202,6 @@ class Launch:
         latency: of each NIC, one way.
         arguments: of `python -m binsgdm measure`.
         threads: of each rank.
-        cores_per_rank: part of a core that each rank may use; None sets no limit.
     """
 
     name: str
@@ -217,7 +211,6 @@ class Launch:
     latency: Duration = NO_LATENCY
     arguments: tuple[str, ...]
     threads: int = 1
-    cores_per_rank: float | None = None
 
     @classmethod
     def of(  # noqa: PLR0913 - one argument an aspect
@@ -231,7 +224,6 @@ class Launch:
         latency: Duration = NO_LATENCY,
         threads: int = 1,
         speed: bool = False,
-        cores_per_rank: float | None = None,
     ) -> "Launch":
         """Return the launch of a part; `more` distinguishes launches of one part, layout, bandwidth and latency."""
         link = (_rate_text(rate, "") if rate is not None else "", f"{latency * 1e3:g}ms" if latency else "")
@@ -247,7 +239,6 @@ class Launch:
             latency=latency,
             arguments=tuple(map(str, every)),
             threads=threads,
-            cores_per_rank=cores_per_rank,
         )
 
     def path(self, folder: Path) -> Path:
@@ -283,21 +274,21 @@ def launches(campaign: Campaign) -> list[Launch]:
 
     A machine drifts over hours. Models measured once at the beginning would miss this drift.
     """
-    found = [
+    planned = [
         Launch.of("links", layout, campaign.links.arguments, rate=rate, threads=campaign.threads, speed=campaign.speed)
         for layout, rate in campaign.links.settings
     ]
     if campaign.by_layout:
-        return [*found, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
+        return [*planned, *(launch for layout in campaign.layouts for launch in _of_layout(campaign, layout))]
     for layout in campaign.layouts:
-        found += [_launch(campaign, part, layout) for part in ("kernels", "messages", "beside")]
+        planned += [_launch(campaign, part, layout) for part in ("kernels", "messages", "beside")]
     training = [_launch(campaign, "training", *setting) for setting in campaign.settings]
     # Rounded up, so that no training is left over after the last start.
     step = -(-len(training) // campaign.starts)
     for start in range(campaign.starts):
-        found += [launch for layout in campaign.layouts for launch in _models(campaign, layout, start)]
-        found += training[start * step : (start + 1) * step]
-    return found
+        planned += [launch for layout in campaign.layouts for launch in _models(campaign, layout, start)]
+        planned += training[start * step : (start + 1) * step]
+    return planned
 
 
 def _of_layout(campaign: Campaign, layout: Layout) -> Iterator[Launch]:
@@ -345,10 +336,10 @@ def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
     what: Iterable[object]
     if part == "kernels":
         sizes = ("--kernels", "cpu", "--min-size", campaign.min_elements, "--max-size", campaign.max_elements)
-        systems = (word for one in specs if (text := one.kernels_argument) for word in ("--system", text))
+        systems = (word for spec in specs if (text := spec.kernels_argument) for word in ("--system", text))
         what = ("kernels", *sizes, *systems, "--max-seconds", campaign.kernel_seconds)
     elif part == "messages":
-        what = in_place(campaign.message_seconds)
+        what = ("collectives", "--min-size", "2^10", "--max-size", "2^22", "--max-seconds", campaign.message_seconds)
     elif part == "beside":
         rate = max(campaign.links.bandwidths)
         settings = ("--batch", campaign.batch, "--max-repetitions", OVERLAPPED_BACKWARDS)
@@ -356,7 +347,7 @@ def _launch(  # noqa: PLR0913, PLR0917 - a setting, and what else names a launch
     else:
         seconds = campaign.training_seconds if part == "training" else campaign.own_work_seconds
         models = (word for model in campaign.models for word in ("--model", model))
-        trained = (word for one in specs for word in ("--strategy", one.argument))
+        trained = (word for spec in specs for word in ("--strategy", spec.argument))
         step = ("--batch", campaign.batch, "--max-seconds", seconds, "--bucket-cap-mb", _bucket_cap_mb(chosen))
         what = ("training", *models, *trained, *step, *(("--without-messages",) if part == "own_work" else ()))
     return Launch.of(
@@ -387,7 +378,7 @@ def file_stem(name: str) -> str:
     return re.sub(r"\W+", "-", name)
 
 
-def _check_given(struct: Struct, *names: str) -> None:
+def _check_filled(struct: Struct, *names: str) -> None:
     """Refuse empty lists.
 
     Raises:

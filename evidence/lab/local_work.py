@@ -125,10 +125,10 @@ def fit(repeated: Sequence[Repeated], known: SpeedFit | None = None) -> SpeedFit
     """
     # Centred: only differences between launches of the same thing say how it follows the probes.
     pairs = [
-        (_centred(measured.slowness_s), _centred(times_s))
-        for measured in repeated
-        for times_s in measured.times_s
-        if len(measured.slowness_s) > 1
+        (_centred(same.slowness_s), _centred(times_s))
+        for same in repeated
+        for times_s in same.times_s
+        if len(same.slowness_s) > 1
     ]
     freedom = sum(len(slow) - 1 for slow, _ in pairs)
     if not freedom:
@@ -180,8 +180,8 @@ class Speeds:
         """Fit to the launches of every part and layout that was measured in place."""
         launches = fit([Repeated.of(files).together for files in by_part])
         # A step is predicted from steps: their phases scatter more.
-        steps = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
-        return cls(launches=launches, own_work=fit(steps, launches))
+        own_steps = [Repeated.of(files, "step") for files in by_part if files[0].series[0].kind == "own_work"]
+        return cls(launches=launches, own_work=fit(own_steps, launches))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,15 +208,15 @@ class OwnWork:
             strategy: its label.
             slowness_s: of the machine; None takes each launch as it was.
         """
-        steps_s = []
+        seconds = []
         for whole in self.launches:
             values = [series.values for series in whole.series if _is_step(series, model, strategy)]
             if not values:
                 raise SimnetError(f"own work of {model} with {strategy}: not measured: measure own_work again")
             own_s = probed_slowness_s(whole)
             factor = 1.0 if slowness_s is None else self.speeds.launches.factor(slowness_s, own_s)
-            steps_s.append(statistics.median(values[0]) * factor)
-        return statistics.geometric_mean(steps_s)
+            seconds.append(statistics.median(values[0]) * factor)
+        return statistics.geometric_mean(seconds)
 
     @property
     def slowness_s(self) -> float:
@@ -245,12 +245,12 @@ def at_one_speed(files: Sequence[MeasurementFile], speed: SpeedFit) -> tuple[lis
 
 def _scaled(whole: MeasurementFile, factor: float) -> MeasurementFile:
     # What was measured, probes too: scaled files are fitted and not asked for their speed again.
-    series = tuple(replace(series, values=tuple(value * factor for value in series.values)) for series in whole.series)
+    series = tuple(replace(each, values=tuple(value * factor for value in each.values)) for each in whole.series)
     return replace(whole, series=series)
 
 
 def predict_point(  # noqa: PLR0913, PLR0917
-    scenario: Scenario, series: Series, setup: Setup, work: OwnWork, slowness_s: float, form: Form = CHOSEN
+    scenario: Scenario, series: Series, setup: Setup, own_work: OwnWork, slowness_s: float, form: Form = CHOSEN
 ) -> TrainedPoint:
     """Predict one measured step.
 
@@ -258,25 +258,25 @@ def predict_point(  # noqa: PLR0913, PLR0917
         scenario: gives workload, calibration and draws.
         series: the measured step.
         setup: nodes, ranks and NIC of the measurement.
-        work: of the models and strategies on this layout.
+        own_work: on this layout.
         slowness_s: of the machine in the launch that trained.
         form: what is taken into account.
     """
     there = training_steps.scenario_of_step(scenario, series, setup)
     model, strategy = str(series.labels["model"]), StrategySpec.of_labels(series.labels).label
-    own_s = work.seconds(model, strategy, slowness_s if form.at_speed else None)
-    speeds, is_serial = work.speeds, work.shares_cores and not form.hides
-    host = speeds.launches.factor(slowness_s, work.messages_slowness_s) if form.at_speed else 1.0
+    own_s = own_work.seconds(model, strategy, slowness_s if form.at_speed else None)
+    speeds, is_serial = own_work.speeds, own_work.shares_cores and not form.hides
+    host = speeds.launches.factor(slowness_s, own_work.messages_slowness_s) if form.at_speed else 1.0
     reach = (
-        speeds.own_work.reach(len(work.launches), slowness_s, work.slowness_s),
-        speeds.launches.reach(work.num_message_launches, slowness_s, work.messages_slowness_s),
+        speeds.own_work.reach(len(own_work.launches), slowness_s, own_work.slowness_s),
+        speeds.launches.reach(own_work.num_message_launches, slowness_s, own_work.messages_slowness_s),
     )
     draws = there.run.draws or 0
     # One deviation for both: they are times of one launch.
     deviations = zip(*(intervals.error_factors(end, draws) for end in reach), strict=True)
     drawn = [
-        _step_s(drawn_scenario, own_s * by_own, host * by_host, is_serial=is_serial)
-        for drawn_scenario, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
+        _step_s(there, own_s * by_own, host * by_host, is_serial=is_serial)
+        for there, (by_own, by_host) in zip(intervals.drawn_scenarios(there, draws), deviations, strict=True)
     ]
     endless = training_steps.with_endless_nics(there)
     return TrainedPoint.of(
@@ -285,7 +285,7 @@ def predict_point(  # noqa: PLR0913, PLR0917
         predicted=_step_s(there, own_s, host, is_serial=is_serial),
         interval=intervals.middle_90_percent(drawn) if drawn else None,
         without_network_s=_step_s(endless, own_s, host, is_serial=is_serial),
-        slowness=slowness_s / work.slowness_s,
+        slowness=slowness_s / own_work.slowness_s,
     )
 
 

@@ -16,7 +16,7 @@ from simnet.core.errors import SimnetError
 
 _TOOLS = {"ip": "iproute2", "tc": "iproute2", "setpriv": "util-linux", "taskset": "util-linux"}
 _NAMESPACES = Path("/var/run/netns")
-_KILL_S = 10.0
+_KILL_S = 10.0  # a process that waits for a disk takes seconds to die
 
 
 def check() -> None:
@@ -78,12 +78,12 @@ def _advice(output: str) -> str:
 
 def namespaces() -> dict[Owner, list[str]]:
     """Return the names of the namespaces of all labs on this machine, by owner."""
-    found: dict[Owner, list[str]] = {}
+    by_owner: dict[Owner, list[str]] = {}
     for path in sorted(_NAMESPACES.glob("simnet-*")):
         owner = Owner.of_namespace(path.name)
         if owner is not None:
-            found.setdefault(owner, []).append(path.name)
-    return found
+            by_owner.setdefault(owner, []).append(path.name)
+    return by_owner
 
 
 def remove_abandoned() -> list[Owner]:
@@ -115,10 +115,10 @@ def _kill_inside(names: Iterable[str]) -> bool:
     # Repeated until none is found, since a process may start another before it is killed.
     inside = set(filter(None, (_identity(_NAMESPACES / name) for name in names)))
     deadline = time.monotonic() + _KILL_S
-    while found := _processes(inside):
+    while pids := _processes(inside):
         if time.monotonic() > deadline:
             return False
-        for pid in found:
+        for pid in pids:
             _kill(pid, inside)
         time.sleep(0.005)
     return True

@@ -59,9 +59,9 @@ def write(campaign: CampaignResult, folder: Path) -> list[Path]:
     files = {name: text.encode() for name, text in data(campaign).items()}
     files |= {f"figures/{name}": png for name, png in drawn(campaign).items()}
     files |= {
-        f"lab/{of}calibration_{fit.layout.text()}{f'_{number}' if number > 1 else ''}.toml": one.text.encode()
+        f"lab/{of}calibration_{fit.layout.text()}{f'_{number}' if number > 1 else ''}.toml": of_set.text.encode()
         for fit in campaign.fits
-        for number, one in enumerate(fit.by_strategies, 1)
+        for number, of_set in enumerate(fit.by_strategies, 1)
     }
     files |= {f"lab/{of}workload_{name}.toml": text.encode() for name, text in campaign.workloads.items()}
     for name, content in files.items():
@@ -86,8 +86,8 @@ def drawn(campaign: CampaignResult) -> dict[str, bytes]:
     pictures = {_picture(campaign, "predicted"): figures.steps(campaign.points)}
     by_system = _by_system(campaign)
     for model in campaign.campaign.models:
-        mine = [point for point in campaign.points if point.model == model]
-        pictures[_picture(campaign, model)] = _of_model(mine, model, by_system)
+        of_model = [point for point in campaign.points if point.model == model]
+        pictures[_picture(campaign, model)] = _of_model(of_model, model, by_system)
     return pictures
 
 
@@ -173,13 +173,16 @@ def _by_system(campaign: CampaignResult) -> dict[str, list[str]]:
     if len(set(names)) == len(names):
         return {}
     others = [spec.label for spec in campaign.campaign.specs if not spec.kernels_argument]
-    return {name: [*others, *(one.label for one in compressing if one.system == name)] for name in dict.fromkeys(names)}
+    return {
+        name: [*others, *(spec.label for spec in compressing if spec.system == name)] for name in dict.fromkeys(names)
+    }
 
 
 def _variants(campaign: CampaignResult) -> tuple[tuple[str, str], ...]:
     """Return the pairs of two variants of one compressing system, the later one first."""
     specs = [spec for spec in campaign.campaign.specs if spec.kernels_argument]
-    return tuple((two.label, one.label) for one, two in combinations(specs, 2) if one.system == two.system)
+    pairs = combinations(specs, 2)
+    return tuple((second.label, first.label) for first, second in pairs if first.system == second.system)
 
 
 def _headlines(campaign: CampaignResult) -> list[str]:

@@ -9,7 +9,7 @@ from simnet.core.units import Bandwidth, Duration
 
 Command = tuple[str, ...]
 
-MAX_NODES = 254
+MAX_NODES = 254  # addresses of 10.77.0.0/24
 MIN_BANDWIDTH = Bandwidth(125e3)
 LATENCY_MS = 20
 """Longest wait of a packet in the queue of tbf; later packets are dropped, as in a switch with small buffers."""
@@ -18,10 +18,9 @@ BURST_S, MIN_BURST_BYTES = 2e-3, 32768
 MAX_PACKET_BYTES = 65536
 MAX_LATENCY = Duration(1.0)
 NIC = "eth0"
-NETWORK = f"network namespaces, tbf burst {BURST_S * 1e3:g} ms, latency {LATENCY_MS} ms, TCP reno"
 QUEUED_OVERHEAD = 1.1
 """Length of a packet in a queue, which counts the headers of all its segments, over that of its payload; at most."""
-_FIRST_PORT, _NUM_PORTS = 29500, 1000
+_FIRST_PORT, _NUM_PORTS = 29500, 1000  # the first is torchrun's
 
 
 class LabSpec(Struct, frozen=True, kw_only=True):

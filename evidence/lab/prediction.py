@@ -86,7 +86,7 @@ class LayoutFit:
         by_strategies: a calibration for each set of strategies without two variants of one system; they differ in
             kernels alone.
         residuals: of all fits.
-        own_work: of every model and strategy, if it was measured.
+        own_work: if it was measured.
         poor_kernels: mean errors of kernels above `BOUND` by series; only where own work stands for kernels.
     """
 
@@ -103,7 +103,7 @@ class LayoutFit:
 
     def calibration_of(self, spec: StrategySpec) -> Calibration:
         """Return the calibration with the kernels of a trained strategy."""
-        calibrations = (strategy.calibration for strategy in self.by_strategies if spec in strategy.specs)
+        calibrations = (of_set.calibration for of_set in self.by_strategies if spec in of_set.specs)
         return next(calibrations, self.calibration)
 
 
@@ -116,7 +116,6 @@ class CampaignResult:
         fits: the fit of each layout.
         workloads: TOML text of fitted workloads by name, such as "mlp_4m_4x1".
         proofs: that no point was calibrated on, for each layout and each set of fitted files.
-        speeds: how times follow the machine's speed; None where no own work was measured.
         alternatives: the same points predicted in other forms, without intervals; empty where no own work was measured.
     """
 
@@ -125,7 +124,6 @@ class CampaignResult:
     fits: tuple[LayoutFit, ...]
     workloads: dict[str, str]
     proofs: tuple[tuple[Layout, Disjointness], ...]
-    speeds: Speeds | None = None
     alternatives: Mapping[str, tuple[TrainedPoint, ...]] = field(default_factory=dict)
 
 
@@ -142,8 +140,8 @@ class _Measured:
         missing = [launch.name for launch in launches if not launch.path(self.folder).exists()]
         if missing:
             raise SimnetError(
-                f"{self.folder}: {len(missing)} of {len(launches)} measurements are missing, such as {missing[0]}.json"
-                f": go on with python -m evidence.lab run CAMPAIGN -o {self.folder}"
+                f"{self.folder}: {len(missing)} of {len(launches)} measurements are missing, such as "
+                f"{missing[0]}.json: go on with python -m evidence.lab run CAMPAIGN -o {self.folder}"
             )
         return launches
 
@@ -212,7 +210,6 @@ def evaluate(campaign: Campaign, folder: Path, draws: int, watched: Watched = it
         fits=tuple(fits),
         workloads=workloads,
         proofs=tuple(proofs),
-        speeds=speeds,
         alternatives={
             name: tuple(_predict(step, form) for step in undrawn)
             for name, form in (ALTERNATIVES if speeds else {}).items()
@@ -280,9 +277,7 @@ def _fit(measured: _Measured, layout: Layout, draws: int, speeds: Speeds | None)
         )
     return LayoutFit(
         layout=layout,
-        by_strategies=tuple(
-            _of_sets(sets, [calibration_file.merge(parts_of_set, head) for parts_of_set in by_set], comment)
-        ),
+        by_strategies=tuple(_of_sets(sets, [calibration_file.merge(of_set, head) for of_set in by_set], comment)),
         residuals=tuple(residual for part in parts for residual in part.residuals),
         own_work=own_work,
         poor_kernels=poor,
@@ -318,8 +313,8 @@ def _fit_sets(
     shared = [part for part in parts if not several & set(_kernel_names(part))]
     by_set = [parts]
     for files in others:
-        own = [kernel for kernel in kernels.select_kernels(files) if kernel.kernel in several]
-        by_set.append([*shared, *kernels.fit_kernels(own, options.bound, options.draws)])
+        timed = [kernel for kernel in kernels.select_kernels(files) if kernel.kernel in several]
+        by_set.append([*shared, *kernels.fit_kernels(timed, options.bound, options.draws)])
     return by_set
 
 
@@ -352,12 +347,10 @@ def variants(strategies: Sequence[Strategy]) -> list[list[Strategy]]:
     for strategy in strategies:
         if not StrategySpec.of_strategy(strategy).kernels_argument:
             continue
-        free = (
-            variants_of_set for variants_of_set in sets if all(other.kind != strategy.kind for other in variants_of_set)
-        )
-        if (free_set := next(free, None)) is None:
-            sets.append(free_set := [])
-        free_set.append(strategy)
+        free = (chosen for chosen in sets if all(other.kind != strategy.kind for other in chosen))
+        if (place := next(free, None)) is None:
+            sets.append(place := [])
+        place.append(strategy)
     return sets
 
 
@@ -373,12 +366,12 @@ def keep_kernels_of(files: Sequence[MeasurementFile], strategies: Sequence[Strat
 
 def timed_options(files: Sequence[MeasurementFile]) -> Mapping[str, list[SystemOptions]]:
     """Return all options that each kernel was timed with, by its name, once each."""
-    by_name: dict[str, list[SystemOptions]] = {}
+    by_kernel: dict[str, list[SystemOptions]] = {}
     for whole in files:
         for series in whole.series:
-            if series.kind == "kernel" and series.options not in by_name.setdefault(series.name, []):
-                by_name[series.name].append(series.options)
-    return by_name
+            if series.kind == "kernel" and series.options not in by_kernel.setdefault(series.name, []):
+                by_kernel[series.name].append(series.options)
+    return by_kernel
 
 
 def _nearest(name: str, timed: Sequence[SystemOptions], strategies: Sequence[Strategy]) -> SystemOptions:

@@ -20,8 +20,8 @@ from simnet.core.errors import SimnetError
 from simnet.core.units import format_seconds
 
 TIMEOUT_EXIT_CODE = 124
-GRACE_S = 3.0
-MAX_OUTPUT_BYTES = 1 << 20
+GRACE_S = 3.0  # in which a rank may end by itself
+MAX_OUTPUT_BYTES = 1 << 20  # the end says why a rank failed
 _TAIL_LINES, _TAIL_RANKS = 20, 4
 
 

@@ -7,7 +7,7 @@ is repeated if the probe after it is slow. The measured values themselves never 
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from evidence.lab import machine
@@ -19,7 +19,7 @@ from simnet.core.errors import SimnetError
 from simnet.core.files import read_text, write_file
 from simnet.core.units import Duration
 
-TIMEOUT_S = 3600.0
+TIMEOUT_S = 3600.0  # of a launch that hangs, not of one that is slow
 MAX_FAILURES = 1
 """Tolerated failures of one launch; more are no accident."""
 MAX_ATTEMPTS = 3
@@ -99,19 +99,11 @@ def _launched(launch: Launch, folder: Path) -> LaunchResult:
         bandwidth=launch.bandwidth,
         latency=launch.latency,
         threads_per_rank=launch.threads,
-        cores_per_rank=launch.cores_per_rank,
     )
-    with Lab(spec) as lab:
-        return run_module(lab, MODULE, (*launch.arguments, "-o", launch.path(folder)))
-
-
-def run_module(
-    lab: Lab, module: Sequence[str], arguments: Iterable[object], timeout_s: float = TIMEOUT_S
-) -> LaunchResult:
-    """Run a module of Python as every rank of a lab."""
     # Set by env, since glibc reads these before the first line of the program runs.
-    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", *module, *map(str, arguments)]
-    return lab.launch(command, timeout_s=timeout_s)
+    command = ["env", *KEEPING_MEMORY, sys.executable, "-m", *MODULE, *launch.arguments, "-o", str(launch.path(folder))]
+    with Lab(spec) as lab:
+        return lab.launch(command, timeout_s=TIMEOUT_S)
 
 
 def probe_s() -> float:

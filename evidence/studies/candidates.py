@@ -110,7 +110,7 @@ def _averaging(system: type[System]) -> Candidate:
 def _one_bit_adam(name: str, *values: Any, **more: Any) -> Candidate:
     common = {"optimizer": "one_bit_adam", "dense_share": 0.2}
     settings = ({**common, name: value, **more} for value in values)
-    return Candidate(title=OneBitAdam.title, choices=tuple((one, (3e-3, 1e-2)) for one in settings))
+    return Candidate(title=OneBitAdam.title, choices=tuple((setting, (3e-3, 1e-2)) for setting in settings))
 
 
 LATER = {"byte_grad": "adam"}
@@ -177,18 +177,22 @@ def other_topologies(system: type[System]) -> list[str]:
         >>> [other_topologies(one) for one in STUDIED if one.name in ("sign_sgd", "qsgd")]
         [['hierarchical'], ['scatter_reduce', 'hierarchical', 'hierarchical_scatter_reduce']]
     """
-    own, *others = system.topologies
+    first, *others = system.topologies
     # Between nodes, `hierarchical` has the system's own exchange.
-    same = "hierarchical_scatter_reduce" if own == "scatter_reduce" else own
-    return [one for one in TOPOLOGIES if one in others and one != same]
+    same = "hierarchical_scatter_reduce" if first == "scatter_reduce" else first
+    return [topology for topology in TOPOLOGIES if topology in others and topology != same]
 
 
 _LATER_SYSTEMS = [system for system in STUDIED if system.name in LATER]
 _BASES = CANDIDATES | {system.name: _plain(system) for system in _LATER_SYSTEMS}
 _OTHER_FORMS: dict[tuple[str, str], tuple[str, str, dict[str, Any]]] = OF_OPTIMIZERS | {
-    (system.name, one): (f"{system.name}_{one}", TOPOLOGIES[one], _BASES[system.name].options | {"topology": one})
+    (system.name, topology): (
+        f"{system.name}_{topology}",
+        TOPOLOGIES[topology],
+        _BASES[system.name].options | {"topology": topology},
+    )
     for system in [*_SEARCHED, *_LATER_SYSTEMS]
-    for one in other_topologies(system)
+    for topology in other_topologies(system)
 }
 NAMES_IN_TOPOLOGY = {key: name for key, (name, _, _) in _OTHER_FORMS.items()}
 """By candidate and topology: the name of that candidate in it, in `IN_TOPOLOGY`."""
@@ -196,14 +200,14 @@ IN_TOPOLOGY: dict[str, Candidate] = {
     system.name: replace(_BASES[system.name], tuned_as=LATER[system.name]) for system in _LATER_SYSTEMS
 } | {
     name: replace(
-        _BASES[own],
-        title=f"{_BASES[own].title}, {form}",
+        _BASES[base],
+        title=f"{_BASES[base].title}, {form}",
         options=options,
-        kind=own,
-        system=own,
-        tuned_as=LATER.get(own, own),
+        kind=base,
+        system=base,
+        tuned_as=LATER.get(base, base),
     )
-    for (own, _), (name, form, options) in _OTHER_FORMS.items()
+    for (base, _), (name, form, options) in _OTHER_FORMS.items()
 }
 """By name: candidates in topologies other than their own, with the settings that the search found for their own, and
 systems that came later."""

@@ -24,7 +24,7 @@ LEDGER = Ledger(RESULTS / "chaos.json", order=lambda row: row["seed"])
 NUM_RUNS = 100
 TIMEOUT_S = 5.0
 """Of every collective."""
-STEPS = 12
+STEPS = 12  # a checkpoint before and after whatever befalls in steps 2 to 9
 KINDS = ("kill", "stop", "raise", "full disk", "skip")
 PLACES = ("before forward", "in forward", "in backward", "before the step", "after the step")
 """In a step, where a rank raises."""
@@ -43,7 +43,7 @@ class Case(NamedTuple):
 
 def cases() -> list[Case]:
     """Return BinSGDM in its sessions, 1-bit Adam in both stages, and every system in each of its topologies."""
-    found = [
+    known = [
         Case("BinSGDM", "BinSGDM", {}),
         Case("BinSGDM, shaped", "BinSGDM", {"rounding": "shaped"}),
         Case("BinSGDM, flat, overlap", "BinSGDM", {"topology": "flat", "overlap": True}),
@@ -55,8 +55,8 @@ def cases() -> list[Case]:
     for name, system in SYSTEMS.items():
         for topology in system.topologies:
             options = {"system": name, "topology": topology, **OPTIONS.get(name, {})}
-            found.append(Case(f"{name}, {topology}", "compress_gradients", options))
-    return found
+            known.append(Case(f"{name}, {topology}", "compress_gradients", options))
+    return known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +117,8 @@ def run(options: Namespace) -> int:
     def ask(seeds: Sequence[int]) -> None:
         command = [sys.executable, "-m", "evidence.studies.chaos_ranks", *map(str, seeds)]
         environment = os.environ | ({"CHAOS_KEEP": "1"} if options.keep else {}) | {"OMP_NUM_THREADS": "1"}
-        told: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": None if options.keep else subprocess.DEVNULL}
-        with subprocess.Popen(command, **told, text=True, env=environment) as server:
+        streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": None if options.keep else subprocess.DEVNULL}
+        with subprocess.Popen(command, **streams, text=True, env=environment) as server:
             for line in server.stdout or ():
                 rows.append(row := json.loads(line))
                 begin = f"{row['seed']:3} {row['kind']:9} {row['case']:38} rank {row['victim']} of {row['world'][0]}"
@@ -155,19 +155,19 @@ def data(rows: Sequence[Row]) -> dict[str, Table]:
     """Return for each system and kind, and for each kind, how many runs were as they have to be, and the times."""
     by_kind = []
     for kind in (*KINDS, "all"):
-        mine = [row for row in rows if kind in {row["kind"], "all"}]
-        times = ([row[name] for row in mine] for name in ("told_s", "ended_s"))
-        counts = (len(mine), sum(not row["faults"] for row in mine), sum(len(row["hung"]) for row in mine))
-        told = (f"{statistics.median_high(some):.1f} s, {max(some):.1f} s" for some in times)
-        by_kind.append([kind, *map(str, counts), *told])
+        of_kind = [row for row in rows if kind in {row["kind"], "all"}]
+        times = ([row[name] for row in of_kind] for name in ("told_s", "ended_s"))
+        counts = (len(of_kind), sum(not row["faults"] for row in of_kind), sum(len(row["hung"]) for row in of_kind))
+        spans = (f"{statistics.median_high(some):.1f} s, {max(some):.1f} s" for some in times)
+        by_kind.append([kind, *map(str, counts), *spans])
     by_system = {
         row["case"].partition(",")[0]: dict.fromkeys(KINDS, "") for row in sorted(rows, key=lambda r: r["case"])
     }
     for name, cells in by_system.items():
         for kind in KINDS:
-            if mine := [row for row in rows if (row["case"].partition(",")[0], row["kind"]) == (name, kind)]:
-                right, longest_s = sum(not row["faults"] for row in mine), max(row["told_s"] for row in mine)
-                cells[kind] = f"{right} of {len(mine)}, {longest_s:.1f} s"
+            if of_kind := [row for row in rows if (row["case"].partition(",")[0], row["kind"]) == (name, kind)]:
+                right, longest_s = sum(not row["faults"] for row in of_kind), max(row["told_s"] for row in of_kind)
+                cells[kind] = f"{right} of {len(of_kind)}, {longest_s:.1f} s"
     heads = ["what befalls a rank", "runs", "named right, in time", "ranks that hang", "to the sentence", "to the end"]
     return {
         "chaos": Table(["system", *KINDS], [[name, *cells.values()] for name, cells in by_system.items()]),

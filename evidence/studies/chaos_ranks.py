@@ -45,19 +45,19 @@ class MishapError(Exception):
     """What the victim's script raises."""
 
 
-def work(rank: int, one: Plan, folder: Path, port: int) -> None:
+def work(rank: int, plan: Plan, folder: Path, port: int) -> None:
     """Train as one rank until something ends it; leave what that was in a file."""
     torch.set_num_threads(1)
-    os.environ["LOCAL_WORLD_SIZE"] = str(one.ranks_per_node)
-    if not one.store_at_rank_0:
+    os.environ["LOCAL_WORLD_SIZE"] = str(plan.ranks_per_node)
+    if not plan.store_at_rank_0:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # as torchrun sets it
-    if one.are_hosts_apart:
+    if plan.are_hosts_apart:
         failure._host = lambda: rank + 1
-    timeout = timedelta(seconds=one.timeout_s)
+    timeout = timedelta(seconds=plan.timeout_s)
     try:
-        store = connect(port, has_store=one.store_at_rank_0 and rank == 0)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=one.world_size, timeout=timeout)
-        train(rank, one, folder, timeout)
+        store = connect(port, has_store=plan.store_at_rank_0 and rank == 0)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=plan.world_size, timeout=timeout)
+        train(rank, plan, folder, timeout)
     except Exception as error:
         note(folder / f"told.{rank}", type=type(error).__name__, text=str(error))
         raise
@@ -76,12 +76,12 @@ def connect(port: int, *, has_store: bool) -> dist.TCPStore:
             time.sleep(0.01)
 
 
-def train(rank: int, one: Plan, folder: Path, timeout: timedelta) -> None:
+def train(rank: int, plan: Plan, folder: Path, timeout: timedelta) -> None:
     """Take steps, and save a checkpoint after every third."""
-    ddp, parts = build(one.case, timeout)
+    ddp, parts = build(plan.case, timeout)
     generator = torch.Generator().manual_seed(rank)
     for step in range(STEPS):
-        befalls = Befalls(one, folder) if rank == one.victim and step == one.step else None
+        befalls = Befalls(plan, folder) if rank == plan.victim and step == plan.step else None
         if befalls and befalls.now(ddp):
             continue
         samples = torch.randn(4, 12, generator=generator)
@@ -93,7 +93,7 @@ def train(rank: int, one: Plan, folder: Path, timeout: timedelta) -> None:
         parts["optimizer"].step()
         if befalls:
             befalls.at("after the step")
-        if (step + 1) % SAVE_EVERY == 0 or (befalls and one.kind == "full disk"):
+        if (step + 1) % SAVE_EVERY == 0 or (befalls and plan.kind == "full disk"):
             state = {name: part.state_dict() for name, part in parts.items()} | {"step": step}
             if befalls:
                 befalls.fill_disk(state)
@@ -105,7 +105,7 @@ def build(case: Case, timeout: timedelta) -> tuple[DistributedDataParallel, dict
     torch.manual_seed(0)
     ddp = DistributedDataParallel(
         nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 8)),
-        bucket_cap_mb=0.003,
+        bucket_cap_mb=0.003,  # several buckets, so that a rank can be lost between two exchanges of a step
     )
     return ddp, {"model": ddp, **attached(ddp, case, sgd_lr=0.01, bucket_cap_mb=0.003, timeout=timeout)}
 
@@ -130,8 +130,8 @@ def attached(
 class Befalls:
     """What happens to the victim in one step."""
 
-    def __init__(self, one: Plan, folder: Path) -> None:
-        self._plan, self._folder = one, folder
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self._plan, self._folder = plan, folder
 
     def _note(self) -> None:
         note(self._folder / "befell", pid=os.getpid())
@@ -181,7 +181,7 @@ def note(path: Path, **what: Any) -> None:
 
 def prepare() -> None:
     """Make this process ready to be forked into ranks: load the kernels; no backward, which would start threads."""
-    for make in (binsgdm.BinSGDM, lambda given: OneBitAdam(given, dense_steps=1)):
+    for make in (binsgdm.BinSGDM, lambda parameters: OneBitAdam(parameters, dense_steps=1)):
         value = torch.nn.Parameter(torch.zeros(64))
         optimizer = make([value])
         for _ in range(3):
@@ -192,27 +192,27 @@ def prepare() -> None:
     gc.freeze()
 
 
-def run(one: Plan) -> dict[str, Any]:
+def run(plan: Plan) -> dict[str, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folder = Path(tempfile.mkdtemp(prefix="chaos"))
-    store = None if one.store_at_rank_0 else fork(lambda: keep_store(port), folder / "store.log")
+    store = None if plan.store_at_rank_0 else fork(lambda: keep_store(port), folder / "store.log")
     children = {
-        fork(lambda rank=rank: work(rank, one, folder, port), folder / f"{rank}.log"): rank
-        for rank in range(one.world_size)
+        fork(lambda rank=rank: work(rank, plan, folder, port), folder / f"{rank}.log"): rank
+        for rank in range(plan.world_size)
     }
-    ended, hung = wait(children, one)
+    ended, hung = wait(children, plan)
     if store is not None:
         os.kill(store, signal.SIGKILL)
         os.waitpid(store, 0)
-    found = judge(one, folder, ended, hung)
+    outcome = judge(plan, folder, ended, hung)
     # In no finally: the children leave through here, too.
     if os.environ.get("CHAOS_KEEP"):
         print(folder, file=sys.stderr)
     else:
         shutil.rmtree(folder, ignore_errors=True)
-    return found
+    return outcome
 
 
 def keep_store(port: int) -> None:
@@ -228,7 +228,7 @@ def fork(task: Callable[[], None], log: Path) -> int:
         file = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        os.setpgid(0, 0)
+        os.setpgid(0, 0)  # a Ctrl-C is for the process that judges
         try:
             task()
         except BaseException:
@@ -239,7 +239,7 @@ def fork(task: Callable[[], None], log: Path) -> int:
     return child
 
 
-def wait(children: dict[int, int], one: Plan) -> tuple[dict[int, tuple[float, int]], list[int]]:
+def wait(children: dict[int, int], plan: Plan) -> tuple[dict[int, tuple[float, int]], list[int]]:
     """Wait until all ranks have ended, but a stopped one, which is killed when the others have.
 
     Returns:
@@ -248,45 +248,45 @@ def wait(children: dict[int, int], one: Plan) -> tuple[dict[int, tuple[float, in
     left, ended, start = dict(children), {}, time.monotonic()
     while left and time.monotonic() - start < LONGEST_S:
         for child, rank in list(left.items()):
-            found, status = os.waitpid(child, os.WNOHANG)
-            if found:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
                 ended[rank] = time.monotonic(), os.waitstatus_to_exitcode(status)
                 del left[child]
-        if one.kind == "stop" and list(left.values()) == [one.victim]:
+        if plan.kind == "stop" and list(left.values()) == [plan.victim]:
             break
         time.sleep(0.005)
-    hung = [rank for rank in left.values() if not (one.kind == "stop" and rank == one.victim)]
+    hung = [rank for rank in left.values() if not (plan.kind == "stop" and rank == plan.victim)]
     for child in left:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     return ended, hung
 
 
-def judge(one: Plan, folder: Path, ended: dict[int, tuple[float, int]], hung: list[int]) -> dict[str, Any]:
+def judge(plan: Plan, folder: Path, ended: dict[int, tuple[float, int]], hung: list[int]) -> dict[str, Any]:
     """Return what a run found: how each survivor ended, and whether that is as it has to be."""
     befell = json.loads((folder / "befell").read_text())["at_s"] if (folder / "befell").exists() else None
     survivors = []
-    for rank in range(one.world_size):
-        if rank == one.victim and one.kind != "skip":
+    for rank in range(plan.world_size):
+        if rank == plan.victim and plan.kind != "skip":
             continue
         path = folder / f"told.{rank}"
-        told = json.loads(path.read_text()) if path.exists() else {"at_s": None, "type": None, "text": None}
+        last = json.loads(path.read_text()) if path.exists() else {"at_s": None, "type": None, "text": None}
         ended_s, code = ended.get(rank, (None, None))
-        times = {"told_s": told.pop("at_s"), "ended_s": ended_s}
+        times = {"told_s": last.pop("at_s"), "ended_s": ended_s}
         since = {name: None if at_s is None or befell is None else at_s - befell for name, at_s in times.items()}
-        survivors.append({"rank": rank, "code": code, **since, **told})
+        survivors.append({"rank": rank, "code": code, **since, **last})
     torn, unsound = checkpoints(folder)
     faults = [f"rank {rank} hangs" for rank in hung] + ["nothing befell"] * (befell is None)
     faults += [f"checkpoint {name} is torn and was loaded" for name in unsound]
-    of_survivors = {each["rank"]: fault_of(one, each) for each in survivors if each["rank"] not in hung}
+    of_survivors = {each["rank"]: fault_of(plan, each) for each in survivors if each["rank"] not in hung}
     return {
-        "seed": one.seed,
-        "kind": one.kind,
-        "case": one.case.name,
-        "world": [one.world_size, one.ranks_per_node],
-        "victim": one.victim,
-        "store_at_rank_0": one.store_at_rank_0,
-        "are_hosts_apart": one.are_hosts_apart,
+        "seed": plan.seed,
+        "kind": plan.kind,
+        "case": plan.case.name,
+        "world": [plan.world_size, plan.ranks_per_node],
+        "victim": plan.victim,
+        "store_at_rank_0": plan.store_at_rank_0,
+        "are_hosts_apart": plan.are_hosts_apart,
         "survivors": survivors,
         "hung": hung,
         "torn": torn,
@@ -295,17 +295,17 @@ def judge(one: Plan, folder: Path, ended: dict[int, tuple[float, int]], hung: li
     }
 
 
-def fault_of(one: Plan, survivor: dict[str, Any]) -> str:
+def fault_of(plan: Plan, survivor: dict[str, Any]) -> str:
     """Return what is not as it has to be with one survivor, whose sentence begins with the rank that is gone."""
     text, seconds = survivor["text"], survivor["told_s"]
     if text is None or survivor["code"] not in {0, 1}:
         return f"ended with {survivor['code']}, text {text!r}"
     if not text:
-        return "" if one.kind == "skip" and survivor["rank"] == one.victim else "noticed nothing"
+        return "" if plan.kind == "skip" and survivor["rank"] == plan.victim else "noticed nothing"
     is_right = survivor["type"] == "BinsgdmError" and "\n" not in text
-    if not is_right or re.match(rf"{one.case.called}: rank {one.victim}\b", text) is None:
+    if not is_right or re.match(rf"{plan.case.called}: rank {plan.victim}\b", text) is None:
         return f"{survivor['type']}: {text.splitlines()[0]}"
-    return f"took {seconds:.1f} s" if seconds is not None and seconds > one.timeout_s + GRACE_S else ""
+    return f"took {seconds:.1f} s" if seconds is not None and seconds > plan.timeout_s + GRACE_S else ""
 
 
 def checkpoints(folder: Path) -> tuple[int, list[str]]:

@@ -45,7 +45,7 @@ def describe(definition: Definition) -> dict[str, Any]:
     from binsgdm.recording.step_description import without_memory
 
     with sdpa_kernel(SDPBackend.MATH):
-        found, _ = without_memory(lambda: definition.build(1, "eager"))
+        description, _ = without_memory(lambda: definition.build(1, "eager"))
     return {
         "format": FORMAT,
         "name": definition.name,
@@ -56,10 +56,10 @@ def describe(definition: Definition) -> dict[str, Any]:
             library: importlib.metadata.version(library).partition("+")[0] for library in ("torch", definition.library)
         },
         "input": definition.input,
-        "num_elements": sum(math.prod(one.shape) for one in found.gradients),
-        "forward_flops_per_sample": int(found.forward.flops),
-        "backward_flops_per_sample": int(found.backward.flops),
-        "tensors": [(one.name, one.shape, int(one.flops)) for one in found.gradients],
+        "num_elements": sum(math.prod(tensor.shape) for tensor in description.gradients),
+        "forward_flops_per_sample": int(description.forward.flops),
+        "backward_flops_per_sample": int(description.backward.flops),
+        "tensors": [(tensor.name, tensor.shape, int(tensor.flops)) for tensor in description.gradients],
     }
 
 
@@ -75,17 +75,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Export the gradients of real models to JSON.")
     parser.add_argument("--check", action="store_true", help="compare with the committed files and write nothing")
     parser.add_argument("--only", choices=[definition.name for definition in WITH_GRADIENTS], help="one model")
-    given = parser.parse_args()
+    options = parser.parse_args()
     num_different = 0
     for definition in WITH_GRADIENTS:
-        if given.only in (None, definition.name):
+        if options.only in (None, definition.name):
             path, text = GRADIENTS_DIR / f"{definition.name}.json", to_json(describe(definition))
             same = path.is_file() and path.read_text(encoding="utf-8") == text
             num_different += not same
-            if not (same or given.check):
+            if not (same or options.check):
                 path.write_text(text, encoding="utf-8")
-            print(f"{path.name}: {'same' if same else 'differs' if given.check else 'written'}")
-    return 1 if given.check and num_different else 0
+            print(f"{path.name}: {'same' if same else 'differs' if options.check else 'written'}")
+    return 1 if options.check and num_different else 0
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from simnet.report.table import Column, Table
 from tests.helpers.stacked import LockStep, binsgdm, loss, rank_gradients
 
 RANKS, RANKS_PER_NODE, STEPS, WARMUP = 16, 4, 1000, 100
+# The grid has a seed of its own: no final run has chosen the lr that it runs with.
 GRID, GRID_SEED, SEEDS, OF_ADAM = (0.003, 0.006, 0.012, 0.024, 0.048), 100, (0, 1, 2), 0.7
 BETAS = (0.9, 0.99)
 """Of AdamW: as BinSGDM's m and b decay; better here than PyTorch's."""
@@ -37,7 +38,7 @@ TASKS: dict[str, tuple[Callable[[], str], Callable[[], nn.Module], str]] = {
     ),
     "c": (
         lambda: "".join(
-            one.read_text("utf-8", "ignore") for one in sorted(Path(sysconfig.get_path("include")).rglob("*.h"))
+            header.read_text("utf-8", "ignore") for header in sorted(Path(sysconfig.get_path("include")).rglob("*.h"))
         ),
         LARGER,
         "C of Python's headers, 3 layers of width 96",
@@ -55,8 +56,8 @@ def windows(task: str, split: str) -> Tensor:
     first, second = int(0.8 * len(text)), int(0.9 * len(text))
     part = {"train": text[:first], "validation": text[first:second], "test": text[second:]}[split]
     size = train_lm.CONTEXT + 1
-    found = torch.frombuffer(bytearray(part), dtype=torch.uint8).unfold(0, size, 1 if split == "train" else size)
-    return found if split == "train" else found[:EVALUATED]
+    rows = torch.frombuffer(bytearray(part), dtype=torch.uint8).unfold(0, size, 1 if split == "train" else size)
+    return rows if split == "train" else rows[:EVALUATED]
 
 
 class Training(NamedTuple):
@@ -70,26 +71,26 @@ class Training(NamedTuple):
     split: str
 
 
-def final_loss(one: Training) -> float:
+def final_loss(training: Training) -> float:
     """Train, and return the loss [nats per character]."""
-    torch.manual_seed(one.seed)
-    model = TASKS[one.task][1]()
-    dense = torch.optim.AdamW(model.parameters(), lr=one.lr, betas=BETAS, weight_decay=0.0)
-    make = binsgdm(lr=one.lr, seed=one.seed)
+    torch.manual_seed(training.seed)
+    model = TASKS[training.task][1]()
+    dense = torch.optim.AdamW(model.parameters(), lr=training.lr, betas=BETAS, weight_decay=0.0)
+    make = binsgdm(lr=training.lr, seed=training.seed)
     ranks = LockStep(model.parameters(), make, num_ranks=RANKS, ranks_per_node=RANKS_PER_NODE)
-    draws, known = torch.Generator().manual_seed(one.seed), windows(one.task, "train")
+    draws, known = torch.Generator().manual_seed(training.seed), windows(training.task, "train")
     for step in range(STEPS):
         for group in (*dense.param_groups, *ranks.param_groups):
-            group["lr"] = one.lr * min(1.0, (step + 1) / WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / STEPS))
-        batch = known[torch.randint(len(known), (RANKS * one.samples,), generator=draws)].long()
-        if one.optimizer == "adamw":
+            group["lr"] = training.lr * min(1.0, (step + 1) / WARMUP) * (0.5 + 0.5 * math.cos(math.pi * step / STEPS))
+        batch = known[torch.randint(len(known), (RANKS * training.samples,), generator=draws)].long()
+        if training.optimizer == "adamw":
             dense.zero_grad()
             loss(model(batch[:, :-1]), batch[:, 1:]).backward()  # type: ignore[no-untyped-call]
             dense.step()
         else:
-            of_ranks = batch.view(RANKS, one.samples, -1)
+            of_ranks = batch.view(RANKS, training.samples, -1)
             ranks.step(rank_gradients(model, of_ranks[..., :-1], of_ranks[..., 1:]))
-    held_out = windows(one.task, one.split).long()
+    held_out = windows(training.task, training.split).long()
     with torch.no_grad():
         return float(loss(model(held_out[:, :-1]), held_out[:, 1:]))
 
@@ -101,10 +102,10 @@ def read() -> Ledger:
 def run(_: object) -> None:
     ledger = read()
 
-    def do(one: Training) -> None:
-        if not ledger.having(one._asdict()):
-            ledger.put(one._asdict(), {"loss": round(final_loss(one), 5)})
-            print(ledger.having(one._asdict())[0], flush=True)
+    def do(training: Training) -> None:
+        if not ledger.having(training._asdict()):
+            ledger.put(training._asdict(), {"loss": round(final_loss(training), 5)})
+            print(ledger.having(training._asdict())[0], flush=True)
 
     for task, samples in CASES:
         for lr in GRID:
@@ -124,8 +125,11 @@ def best_lr(ledger: Ledger, task: str, samples: int) -> float:
 def regions(ledger: Ledger) -> dict[str, str]:
     rows = []
     for task, samples in CASES:
-        given = {"task": task, "samples": samples, "split": "test"}
-        losses = ([row["loss"] for row in ledger.having(given | {"optimizer": one})] for one in ("adamw", "binsgdm"))
+        case = {"task": task, "samples": samples, "split": "test"}
+        losses = (
+            [row["loss"] for row in ledger.having(case | {"optimizer": optimizer})]
+            for optimizer in ("adamw", "binsgdm")
+        )
         dense, ours = map(statistics.fmean, losses)
         verdict = f"{ours - dense:+.3f} {'within' if ours - dense <= MARGIN else 'beyond'}"
         lr = f"{best_lr(ledger, task, samples):g}"

@@ -20,7 +20,7 @@ from simnet.report.table import Table
 
 TASKS = ALL_TASKS["systems"]
 WORKERS = 4
-SEARCH_SEEDS = (100,)
+SEARCH_SEEDS = (100,)  # none of SEEDS
 SEEDS = (0, 1, 2)
 LRS: dict[str, tuple[float, ...]] = {
     "digits": (0.0066, 0.0132),
@@ -113,7 +113,7 @@ class LocalStepsStudy(Study):
 def _search(task: str, way: str, ledger: Ledger) -> Search:
     outer = OUTER if WAYS[way].outer is not None else ({},)
     lrs = LRS[task] if WAYS[way].inner_steps > 1 else LRS[task][-1:]
-    fixed: tuple[Trial, ...] = tuple({"lr": lr, **one} for lr, one in product(lrs, outer))
+    fixed: tuple[Trial, ...] = tuple({"lr": lr, **settings} for lr, settings in product(lrs, outer))
     run = Run(task=task, **WAYS[way].fields)
     return Search(system=way, run=run, fixed=fixed, num_trials=len(fixed), seeds=SEARCH_SEEDS, ledger=ledger)
 
@@ -144,7 +144,9 @@ def losses(study: LocalStepsStudy) -> Table:
     for name, way in WAYS.items():
         sent = BYTES["fp32" if way.outer is None else way.outer["exchange"]] / way.inner_steps
         finals = [[row["values"][-1] for row in study.rows(task, name)] for task in TASKS]
-        lines.append([way.title, f"{sent:.3g}", *("diverged" if None in one else of_seeds(one) for one in finals)])
+        lines.append(
+            [way.title, f"{sent:.3g}", *("diverged" if None in of_task else of_seeds(of_task) for of_task in finals)]
+        )
     return Table(["way", "bytes a parameter and step", *(task.title for task in TASKS.values())], lines)
 
 
@@ -154,9 +156,9 @@ def draw(study: LocalStepsStudy) -> None:
     titles = {name: task.title for name, task in TASKS.items()}
     figures.draw_losses(by_task, {name: WAYS[name].title for name in DRAWN}, titles, FIGURES / "local_steps.png")
     for task in TASKS:
-        found = document(study, task)
-        curves = ",\n".join(json.dumps(one) for one in found.pop("curves"))
-        text = f'{json.dumps(found, indent=1)[:-2]},\n "curves": [\n{curves}\n ]\n}}\n'
+        whole = document(study, task)
+        curves = ",\n".join(json.dumps(curve) for curve in whole.pop("curves"))
+        text = f'{json.dumps(whole, indent=1)[:-2]},\n "curves": [\n{curves}\n ]\n}}\n'
         (CURVES / f"{task}_local_steps.json").write_text(text, encoding="utf-8")
 
 
@@ -165,9 +167,9 @@ def document(study: LocalStepsStudy, task: str) -> dict[str, Any]:
     known = json.loads((CURVES / f"{task}.json").read_text(encoding="utf-8"))
     ways = {name: way for name, way in WAYS.items() if not (way.outer or {}).get("options")}
     curves = [
-        {"system": one["system"], "ranks": WORKERS, **{key: one[key] for key in ("seed", "steps", "values")}}
-        for one in study.results.having({"task": task})
-        if one["system"] in ways
+        {"system": row["system"], "ranks": WORKERS, **{key: row[key] for key in ("seed", "steps", "values")}}
+        for row in study.results.having({"task": task})
+        if row["system"] in ways
     ]
     return {
         **{key: known[key] for key in KEPT},
@@ -193,5 +195,5 @@ def _strategy(way: Way) -> dict[str, Any]:
     if way.outer is None:
         return {"kind": "local_sgd", "inner_steps": way.inner_steps}
     exchange = EXCHANGES[way.outer["exchange"]]
-    given = {"kind": "diloco", "inner_steps": way.inner_steps, "workers": "rank"}
-    return {**given, "exchange_by": exchange} if exchange else given
+    diloco = {"kind": "diloco", "inner_steps": way.inner_steps, "workers": "rank"}
+    return {**diloco, "exchange_by": exchange} if exchange else diloco

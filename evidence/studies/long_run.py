@@ -52,7 +52,7 @@ def work(rank: int, name: str, folder: Path) -> None:
     torch.manual_seed(0)
     teacher = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4)).requires_grad_(requires_grad=False)
     module = nn.Sequential(nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 64), nn.Tanh(), nn.Linear(64, 4))
-    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)
+    ddp = DistributedDataParallel(module, bucket_cap_mb=0.008)  # several buckets
     optimizer = attached(ddp, CASES[name], sgd_lr=0.02, bucket_cap_mb=0.008)["optimizer"]
     generator = torch.Generator().manual_seed(rank + 1)
     samples, start = [], time.monotonic()
@@ -88,14 +88,16 @@ def train(name: str) -> dict[str, Any]:
         multiprocessing.start_processes(work, (name, Path(folder)), WORLD_SIZE, start_method="fork")
         of_ranks = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(WORLD_SIZE)]
     rows = list(zip(*of_ranks, strict=True))
-    found = {key: [max(one[key] for one in row) for row in rows] for key in ("rss_kib", "threads", "files", "groups")}
-    grown = [[one["rss_kib"] for one in of_rank] for of_rank in of_ranks]
-    return found | {
+    largest = {
+        key: [max(sample[key] for sample in row) for row in rows] for key in ("rss_kib", "threads", "files", "groups")
+    }
+    grown = [[sample["rss_kib"] for sample in of_rank] for of_rank in of_ranks]
+    return largest | {
         "steps": STEPS,
-        "loss": [round(sum(one["loss"] for one in row) / WORLD_SIZE, 5) for row in rows],
+        "loss": [round(sum(sample["loss"] for sample in row) / WORLD_SIZE, 5) for row in rows],
         "seconds": round(rows[-1][0]["seconds"], 1),
         # Of the rank that grew most, not of the largest.
-        "grown_kib": max(one[-1] - one[WARM_UP // EVERY - 1] for one in grown),
+        "grown_kib": max(of_rank[-1] - of_rank[WARM_UP // EVERY - 1] for of_rank in grown),
     }
 
 
@@ -106,8 +108,8 @@ def run(options: Namespace) -> None:
         if options.only in name and not LEDGER.having(key):
             row = train(name)
             LEDGER.put(key, row)
-            told = f"memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}"
-            print(f"{name}: {row['seconds']} s, {told}", flush=True)
+            outcome = f"memory grew by {row['grown_kib']} KiB, loss {row['loss'][-1]}"
+            print(f"{name}: {row['seconds']} s, {outcome}", flush=True)
 
 
 def read() -> list[Row]:

@@ -46,7 +46,7 @@ from simnet.workload.gpu_memory import GpuMemory
 from simnet.workload.workload import Checkpointed, Gradient, StepMemory, Work, Workload
 
 NODES, RANKS_PER_NODE = 2, 4
-BATCH, STEPS = 4, 4
+BATCH, STEPS = 4, 4  # the first step allocates state and DDP forms buckets anew; the last has neither
 LOCAL_STEPS = 2
 """Of local SGD and DiLoCo: the last step exchanges."""
 SIZE = LlamaSize(
@@ -182,8 +182,10 @@ def measure(case: MemoryCase) -> MeasuredMemory:
     with ExitStack() as stack:
         profiler = stack.enter_context(profile(activities=[ProfilerActivity.CPU], profile_memory=True))
         # BinSGDM takes its momenta from torch's allocator, as on a GPU, in place of huge pages.
-        for user in [one for one in list(sys.modules.values()) if vars(one).get("zeros") is kernels.zeros]:
-            stack.enter_context(patch.object(user, "zeros", lambda n, device="cpu": torch.zeros(n, device=device)))
+        for module in list(sys.modules.values()):
+            if vars(module).get("zeros") is kernels.zeros:
+                usual = patch.object(module, "zeros", lambda n, device="cpu": torch.zeros(n, device=device))
+                stack.enter_context(usual)
         stack.enter_context(recording.running())
         dist.init_process_group("gloo")
         task = SIZE.task(BATCH)
@@ -214,7 +216,7 @@ def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
     """Yield all that an optimizer keeps."""
     inner = getattr(optimizer, "optim", optimizer)
     for state in inner.state.values():
-        yield from (one for one in state.values() if isinstance(one, torch.Tensor))
+        yield from (tensor for tensor in state.values() if isinstance(tensor, torch.Tensor))
     if isinstance(optimizer, binsgdm.DiLoCo):
         for fragment in optimizer.outer.fragments:
             yield from (fragment.outer, fragment.momentum)
@@ -222,22 +224,23 @@ def _tensors(optimizer: Optimizer) -> Iterator[torch.Tensor]:
 
 def _bytes_of(tensors: Any) -> float:
     """Return the bytes of the memory that tensors lie in, each counted once."""
-    local = [one.to_local() if hasattr(one, "to_local") else one for one in tensors]
-    return float(sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in local}.values()))
+    local = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    storages = [tensor.untyped_storage() for tensor in local]
+    return float(sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
 
 
 def _levels(profiler: Any, parameters: float, state: float) -> MeasuredMemory:
     marked: dict[str, list[Any]] = {"[memory]": [], STEP_MARK: [], FORWARD_MARK: []}
-    for one in profiler.profiler.kineto_results.events():
-        marked.get(one.name(), []).append(one)
-    changes = sorted((one.start_ns(), one.nbytes()) for one in marked["[memory]"])
+    for event in profiler.profiler.kineto_results.events():
+        marked.get(event.name(), []).append(event)
+    changes = sorted((change.start_ns(), change.nbytes()) for change in marked["[memory]"])
     times_ns, sizes = np.array(changes).T
     levels = np.cumsum(sizes)
     # Of the last step and the last forward: how many changes there were by their begin and their end.
     begin, end, forward_begin, forward_end = (
         np.searchsorted(times_ns, at_ns, side="right")
         for mark in (STEP_MARK, FORWARD_MARK)
-        for at_ns in max((one.start_ns(), one.start_ns() + one.duration_ns()) for one in marked[mark])
+        for at_ns in max((event.start_ns(), event.start_ns() + event.duration_ns()) for event in marked[mark])
     )
     forward = levels[forward_end - 1] - levels[forward_begin - 1]
     peak = levels[begin - 1 : end].max()
@@ -249,10 +252,11 @@ def predict(case: MemoryCase) -> GpuMemory:
     strategy = strategy_from_text(case.strategy, "case")
     link = Link(bytes_per_s=Bandwidth(1e9), alpha_s=Duration(1e-6))
     description, again = _description(checkpoint=False), _description(checkpoint=True)
-    num_bytes = 4.0 * sum(math.prod(one.shape) for one in description.gradients)
+    num_bytes = 4.0 * sum(math.prod(tensor.shape) for tensor in description.gradients)
     workload = Workload(
         tensors=tuple(
-            Gradient(shape=tuple(one.shape), backward_share=one.flops, name=one.name) for one in description.gradients
+            Gradient(shape=tuple(tensor.shape), backward_share=tensor.flops, name=tensor.name)
+            for tensor in description.gradients
         ),
         forward_s=Duration(1.0),
         backward_s=Duration(2.0),
@@ -277,9 +281,9 @@ def predict(case: MemoryCase) -> GpuMemory:
         calibration=Calibration(),
         run=RunSettings(grad_accumulation=case.micro_batches),
     )
-    found = memory_fit.memory_of(scenario, strategy)
-    assert found is not None
-    return found
+    memory = memory_fit.memory_of(scenario, strategy)
+    assert memory is not None
+    return memory
 
 
 @cache
@@ -289,16 +293,16 @@ def _description(*, checkpoint: bool) -> ModelDescription:
 
 
 def run(_options: Namespace) -> None:
-    found = {case.title: measure(case)._asdict() for case in CASES}
-    FILE.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    measured = {case.title: measure(case)._asdict() for case in CASES}
+    FILE.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
 
 
 def read() -> dict[str, MeasuredMemory]:
-    return {title: MeasuredMemory(**found) for title, found in json.loads(FILE.read_text(encoding="utf-8")).items()}
+    return {title: MeasuredMemory(**fields) for title, fields in json.loads(FILE.read_text(encoding="utf-8")).items()}
 
 
-def regions(found: dict[str, MeasuredMemory]) -> dict[str, str]:
-    errors = [abs(error(predict(case), found[case.title])) for case in CASES]
+def regions(measured: dict[str, MeasuredMemory]) -> dict[str, str]:
+    errors = [abs(error(predict(case), measured[case.title])) for case in CASES]
     summary = (
         f"{len(errors)} ways to train: the peak is predicted within {max(errors):.1%} of the measured one, "
         f"{sum(errors) / len(errors):.1%} off on average.".replace("%", " %")
@@ -306,10 +310,10 @@ def regions(found: dict[str, MeasuredMemory]) -> dict[str, str]:
     return {"memory": summary}
 
 
-def data(found: dict[str, MeasuredMemory]) -> dict[str, Table]:
+def data(by_title: dict[str, MeasuredMemory]) -> dict[str, Table]:
     rows = []
     for case in CASES:
-        ours, real = predict(case), found[case.title]
+        ours, real = predict(case), by_title[case.title]
         state = ours.optimizer + ours.residuals
         between, forward = ours.parameters + state + ours.buckets, ours.activations + ours.gathered
         pairs = zip((ours.parameters, state, between, forward, ours.total_bytes), real, strict=True)

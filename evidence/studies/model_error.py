@@ -31,20 +31,20 @@ HEAD = """# How far predictions are off even where all that they rest on is know
 """
 
 
-def of_campaign(name: str, found: CampaignResult) -> list[Residual]:
+def of_campaign(name: str, result: CampaignResult) -> list[Residual]:
     """Return the residuals of the steps of a campaign, and of their speedups over the dense strategy.
 
     Of a speedup nothing is taken as known: a point has no interval of it.
     """
     # A user's calibration adds up kernels and models, and knows nothing of the machine's speed on the day of training.
-    judged = found.alternatives.get(prediction.ADDED_UP, found.points)
+    judged = result.alternatives.get(prediction.ADDED_UP, result.points)
     residuals = []
     for point in judged:
         low, high = point.interval or (point.predicted, point.predicted)
-        own = math.log(point.predicted / low), math.log(high / point.predicted)
-        residuals.append(Residual(source=name, quantity="time", log_error=_log_error(point), own_log=own))
+        ends = math.log(point.predicted / low), math.log(high / point.predicted)
+        residuals.append(Residual(source=name, quantity="time", log_error=_log_error(point), own_log=ends))
     for dense, point in product(judged, judged):
-        is_dense = [one.series.startswith(BASELINE) for one in (dense, point)]
+        is_dense = [either.series.startswith(BASELINE) for either in (dense, point)]
         if dense.setting == point.setting and is_dense == [True, False]:
             apart = _log_error(dense) - _log_error(point)
             residuals.append(Residual(source=name, quantity="speedup", log_error=apart, own_log=(0.0, 0.0)))
@@ -68,7 +68,7 @@ def text() -> str:
         ("published", published, "published rows that nothing was fitted to (docs/evidence/validation.md)"),
         ("measured", measured, "two campaigns in the lab (docs/evidence/simulator.md)"),
     ):
-        times, speedups = (sum(one.quantity == of for one in residuals) for of in ("time", "speedup"))
+        times, speedups = (sum(residual.quantity == of for residual in residuals) for of in ("time", "speedup"))
         parts.append(
             f"\n[{name}]\ntime = {factor(residuals, 'time'):.3f}\nspeedup = {factor(residuals, 'speedup'):.3f}\n"
             f'source = "{times} times and {speedups} speedups of {what}"\n'

@@ -28,7 +28,7 @@ from simnet.workload.roofline import Attained
 PAGE = page.SIMULATOR
 ROWS = ("published", "roofline.csv")
 KINDS = tuple(roofline.Attainments.__struct_fields__)
-MIN_GROUPS = 2
+MIN_GROUPS = 2  # of one there is no spread
 HEAD = """# The share of a roofline that published trainings attain: (FLOPs / peak + bytes / bandwidth) / seconds, 90 %.
 # Written by `python -m evidence.studies.roofline --write` from roofline.csv; its test compares.
 """
@@ -101,20 +101,20 @@ def rows() -> tuple[PublishedTraining, ...]:
     return tuple(msgspec.convert(list(table), tuple[PublishedTraining, ...], strict=False))
 
 
-def attained(found: Sequence[PublishedTraining]) -> Attained | None:
+def attained(trainings: Sequence[PublishedTraining]) -> Attained | None:
     """Return the share that trainings attain; None of fewer than two groups."""
     from scipy.stats import t
 
-    counts = Counter(row.group for row in found)
+    counts = Counter(row.group for row in trainings)
     if len(counts) < MIN_GROUPS:
         return None
-    logs = [(math.log(row.share), 1 / counts[row.group] / len(counts)) for row in found]
+    logs = [(math.log(row.share), 1 / counts[row.group] / len(counts)) for row in trainings]
     mean = sum(log * weight for log, weight in logs)
     variance = sum((log - mean) ** 2 * weight for log, weight in logs) * len(counts) / (len(counts) - 1)
     width = float(t.ppf(0.95, len(counts) - 1)) * math.sqrt(variance * (1 + 1 / len(counts)))
     low, middle, high = (round(math.exp(mean + sign * width), 3) for sign in (-1, 0, 1))
-    told = f"{len(found)} trainings of {len({row.source for row in found})} publications"
-    return Attained(share=middle, interval=(low, high), source=told)
+    source = f"{len(trainings)} trainings of {len({row.source for row in trainings})} publications"
+    return Attained(share=middle, interval=(low, high), source=source)
 
 
 def of_kind(kind: str, without: str = "") -> Attained | None:
@@ -126,10 +126,12 @@ def text() -> str:
     """Return the file."""
     parts = []
     for kind in KINDS:
-        found = of_kind(kind)
-        assert found is not None
-        low, high = found.interval
-        parts.append(f'\n[{kind}]\nshare = {found.share}\ninterval = [{low}, {high}]\nsource = "{found.source}"\n')
+        attainment = of_kind(kind)
+        assert attainment is not None
+        low, high = attainment.interval
+        parts.append(
+            f'\n[{kind}]\nshare = {attainment.share}\ninterval = [{low}, {high}]\nsource = "{attainment.source}"\n'
+        )
     return HEAD + "".join(parts)
 
 
@@ -140,19 +142,19 @@ def table() -> Table:
         model = "MPT, 125 M to 30 B" if row.model.startswith("MPT") else row.model
         groups.setdefault((f"{model}, {row.gpu}, {row.precision}", *row.group), []).append(row)
     lines = []
-    for (name, *_), found in groups.items():
-        mfu, share = [row.model_utilization for row in found], [row.share for row in found]
-        kind = next(kind for kind in KINDS if found[0].is_of(kind))
-        rule = of_kind(kind, without=found[0].source)
-        told = ["-", "no other publication", "-"]
+    for (name, *_), trainings in groups.items():
+        mfu, share = [row.model_utilization for row in trainings], [row.share for row in trainings]
+        kind = next(kind for kind in KINDS if trainings[0].is_of(kind))
+        rule = of_kind(kind, without=trainings[0].source)
+        judged = ["-", "no other publication", "-"]
         if rule is not None:
             # A time that is predicted by a share is too long by what the training attains beyond it.
-            ratios = [one / rule.share for one in share]
+            ratios = [attained_share / rule.share for attained_share in share]
             low, high = rule.factors
             inside = sum(low <= 1 / ratio <= high for ratio in ratios)
-            is_inside = f"{inside} of {len(found)}" if len(found) > 1 else ("yes" if inside else "no")
-            told = [_range(ratios), f"{low:.2f} to {high:.2f}", is_inside]
-        lines.append([name, f"{len(found)}", _range(mfu), _range(share), *told])
+            is_inside = f"{inside} of {len(trainings)}" if len(trainings) > 1 else ("yes" if inside else "no")
+            judged = [_range(ratios), f"{low:.2f} to {high:.2f}", is_inside]
+        lines.append([name, f"{len(trainings)}", _range(mfu), _range(share), *judged])
     return Table(HEADS, lines)
 
 

@@ -43,10 +43,10 @@ def counted(model: str, number_format: str) -> dict[str, str]:
     batch = BATCH.get(model.partition("-")[0], USUAL_BATCH)
     with fake_tensors():
         task = mpt(model, batch) if model in MPT else find(model, ModelOptions(batch=batch)).build()
-        found = describe(in_dtype(task, DTYPES[number_format]))
-    parts = {"forward": found.forward, "backward": found.backward}
-    flops = {f"{part}_flops": f"{one.flops / batch:.6g}" for part, one in parts.items()}
-    return flops | {f"{part}_bytes": f"{one.num_bytes / batch:.6g}" for part, one in parts.items()}
+        description = describe(in_dtype(task, DTYPES[number_format]))
+    parts = {"forward": description.forward, "backward": description.backward}
+    flops = {f"{part}_flops": f"{work.flops / batch:.6g}" for part, work in parts.items()}
+    return flops | {f"{part}_bytes": f"{work.num_bytes / batch:.6g}" for part, work in parts.items()}
 
 
 class _Block(nn.Module):
@@ -56,14 +56,14 @@ class _Block(nn.Module):
         super().__init__()
         self._heads = heads
         self.norms = nn.ModuleList(nn.LayerNorm(width, bias=False) for _ in range(2))
-        self.given, self.made = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.projected, self.made = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return the residual stream after the block."""
-        parts = self.given(self.norms[0](hidden)).unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
-        found = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
-        hidden = hidden + self.made(found.transpose(1, 2).flatten(2))
+        parts = self.projected(self.norms[0](hidden)).unflatten(2, (3, self._heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        hidden = hidden + self.made(attended.transpose(1, 2).flatten(2))
         return hidden + self.down(functional.gelu(self.up(self.norms[1](hidden))))  # type: ignore[no-any-return]
 
 

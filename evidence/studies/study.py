@@ -222,10 +222,10 @@ class Study:
 
     def status(self) -> Iterator[str]:
         finals, searches = list(self.finals()), self.searches.values()
-        for task in dict.fromkeys(one.run.task for one in (*searches, *finals)):
-            mine = [search for search in searches if search.run.task == task]
-            done = sum(len(row["losses"]) for search in mine for row in search.rows)
-            total = sum(search.num_trials * len(search.seeds) for search in mine)
+        for task in dict.fromkeys(planned.run.task for planned in (*searches, *finals)):
+            of_task = [search for search in searches if search.run.task == task]
+            done = sum(len(row["losses"]) for search in of_task for row in search.rows)
+            total = sum(search.num_trials * len(search.seeds) for search in of_task)
             of_task = [final.is_done for final in finals if final.run.task == task]
             yield f"{task}: search {done} of {total} runs, final {sum(of_task)} of {len(of_task)} runs"
 

@@ -36,12 +36,12 @@ from simnet.core.version import VERSION
 from simnet.report.table import Table
 
 TASKS = ALL_TASKS["systems"]
-FINAL_SEEDS = (0, 1, 2, 3, 4)
+FINAL_SEEDS = (0, 1, 2, 3, 4)  # none of a search
 FINAL_RANKS = (4, 16)
 TOPOLOGY_RANKS = 4
 """Of the systems in other topologies: on 16 ranks a scatter-reduce encodes 256 pieces a step, which takes too long."""
 TOPOLOGY_SEEDS = (0, 1, 2)
-SEARCH_RANKS = 4
+SEARCH_RANKS = 4  # 16 run with what 4 found
 SEARCH_SEEDS = {"characters": (100,), "mnist_5k": (100, 101), "digits": (100, 101)}
 RANKS_PER_NODE = {4: 2, 16: 4}
 """By ranks, of those systems and topologies that look at nodes."""
@@ -60,9 +60,9 @@ TOPOLOGY_LEGEND = f"""\
 By topology, on {TOPOLOGY_RANKS} ranks in nodes of {RANKS_PER_NODE[TOPOLOGY_RANKS]}, less a system's own form:
 [how many are better or worse](data/systems-training-counts.csv), [each](data/systems-training-topologies.csv)."""
 FIGURE = "systems_training_topologies.png"
-SHOWN = [name for name in (*CANDIDATES, *LATER) if any(own == name for own, _ in NAMES_IN_TOPOLOGY)]
+SHOWN = [name for name in (*CANDIDATES, *LATER) if any(base == name for base, _ in NAMES_IN_TOPOLOGY)]
 """The systems that are trained in another topology than their own."""
-COLUMNS = [one for one in TOPOLOGIES if any(topology == one for _, topology in NAMES_IN_TOPOLOGY)]
+COLUMNS = [shape for shape in TOPOLOGIES if any(topology == shape for _, topology in NAMES_IN_TOPOLOGY)]
 """The topologies that some of them is trained in."""
 PAGE = BINSGDM
 LEGEND = """\
@@ -118,9 +118,9 @@ class SystemsStudy(Study):
     def finals(self) -> Iterator[Final]:
         """Yield them seed by seed, so that all systems have as many seeds wherever the study is stopped."""
         trials = {key: search.best for key, search in self.searches.items() if search.is_done}
-        own = product(FINAL_RANKS, FINAL_SEEDS, TASKS, [*CANDIDATES, *PLAIN])
-        others = ((TOPOLOGY_RANKS, *one) for one in product(TOPOLOGY_SEEDS, TASKS, IN_TOPOLOGY))
-        for ranks, seed, task, system in (*own, *others):
+        in_own_form = product(FINAL_RANKS, FINAL_SEEDS, TASKS, [*CANDIDATES, *PLAIN])
+        others = ((TOPOLOGY_RANKS, *place) for place in product(TOPOLOGY_SEEDS, TASKS, IN_TOPOLOGY))
+        for ranks, seed, task, system in (*in_own_form, *others):
             if (trial := trials.get((task, ALL[system].tuned_as or system))) is not None:
                 key = {"system": system, "ranks": ranks, "seed": seed}
                 run = _run(task, system, ranks=ranks, trial=trial, seed=seed)
@@ -210,8 +210,8 @@ class Outcome:
         return best_of(self.study.searches[self.name, system].rows)
 
     def seeds(self, ranks: int) -> list[int]:
-        found = self._seeds_of(self.counted[0], ranks)
-        return found if self._only is None else [seed for seed in found if seed in self._only]
+        seeds = self._seeds_of(self.counted[0], ranks)
+        return seeds if self._only is None else [seed for seed in seeds if seed in self._only]
 
     @property
     def topology_seeds(self) -> list[int]:
@@ -241,7 +241,7 @@ class Outcome:
 
     def apart(self, system: str, other: str, ranks: int) -> Interval | None:
         """Return a system's final loss less that of another, paired by seed; None if a seed diverged with either."""
-        ours, theirs = ({row["seed"]: row["values"][-1] for row in self.rows(one, ranks)} for one in (system, other))
+        ours, theirs = ({row["seed"]: row["values"][-1] for row in self.rows(name, ranks)} for name in (system, other))
         pairs = [(ours[seed], theirs[seed]) for seed in ours if seed in theirs]
         return None if any(None in pair for pair in pairs) else Interval.paired(*zip(*pairs, strict=True))
 
@@ -313,41 +313,41 @@ def topology_table(outcomes: list[Outcome]) -> Table:
         [
             outcome.task.title,
             str(len(outcome.topology_seeds)),
-            ALL[own].title,
-            standing_text(outcome, own, TOPOLOGY_RANKS),
-            *(cell_text(outcome, own, topology) for topology in COLUMNS),
+            ALL[base].title,
+            standing_text(outcome, base, TOPOLOGY_RANKS),
+            *(cell_text(outcome, base, topology) for topology in COLUMNS),
         ]
         for outcome in outcomes
-        for own in SHOWN
+        for base in SHOWN
     ]
-    return Table(["task", "seeds", "system", "own form", *(TOPOLOGIES[one] for one in COLUMNS)], rows)
+    return Table(["task", "seeds", "system", "own form", *(TOPOLOGIES[topology] for topology in COLUMNS)], rows)
 
 
-def cell_text(outcome: Outcome, own: str, topology: str) -> str:
+def cell_text(outcome: Outcome, base: str, topology: str) -> str:
     """Return what a system comes to in a topology: less dense, and less its own form."""
-    name = NAMES_IN_TOPOLOGY.get((own, topology))
+    name = NAMES_IN_TOPOLOGY.get((base, topology))
     if name is None:
         return "-"
     text = standing_text(outcome, name, TOPOLOGY_RANKS)
-    change = change_from_own(outcome, own, topology)
+    change = change_from_own(outcome, base, topology)
     return text if change is None else f"{text} ({change.mean:+.3f}{change.word(' worse', ' better')})"
 
 
-def change_from_own(outcome: Outcome, own: str, topology: str) -> Interval | None:
+def change_from_own(outcome: Outcome, base: str, topology: str) -> Interval | None:
     """Return the loss in a topology less that in the own form; None without one, or if a seed of either is lost."""
-    name = NAMES_IN_TOPOLOGY.get((own, topology))
-    if name is None or any(outcome.num_lost(one, TOPOLOGY_RANKS) for one in (own, name)):
+    name = NAMES_IN_TOPOLOGY.get((base, topology))
+    if name is None or any(outcome.num_lost(system, TOPOLOGY_RANKS) for system in (base, name)):
         return None
-    return outcome.apart(name, own, TOPOLOGY_RANKS)
+    return outcome.apart(name, base, TOPOLOGY_RANKS)
 
 
 def count_text(outcome: Outcome, topology: str) -> str:
     """Return how many systems a topology takes ahead of, and behind, their own form, and the median change."""
-    own = [one for one in SHOWN if (one, topology) in NAMES_IN_TOPOLOGY]
-    changes = [change for one in own if (change := change_from_own(outcome, one, topology)) is not None]
+    systems = [base for base in SHOWN if (base, topology) in NAMES_IN_TOPOLOGY]
+    changes = [change for system in systems if (change := change_from_own(outcome, system, topology)) is not None]
     words = [change.word("worse", "better") for change in changes]
     middle = f", median {statistics.median(change.mean for change in changes):+.3f}" if len(changes) > 2 else ""
-    lost = f", {len(own) - len(changes)} with lost seeds" if len(changes) < len(own) else ""
+    lost = f", {len(systems) - len(changes)} with lost seeds" if len(changes) < len(systems) else ""
     counts = f"{words.count('better')} better, {words.count('worse')} worse, {words.count('')} not told apart"
     return f"{counts}{lost}{middle}"
 
@@ -359,24 +359,26 @@ def read() -> SystemsStudy:
 def regions(study: SystemsStudy) -> dict[str, str]:
     outcomes = [Outcome(study, task) for task in TASKS]
     tasks = " ".join(
-        f"{one.task.title}: target {number(one.target)} {one.task.unit}, a guess {math.log(one.task.classes):.3f}."
-        for one in outcomes
+        f"{of.task.title}: target {number(of.target)} {of.task.unit}, a guess {math.log(of.task.classes):.3f}."
+        for of in outcomes
     )
-    pictures = [f"![{one.task.title}](figures/systems_training_{one.name}.png)" for one in outcomes]
+    pictures = [f"![{outcome.task.title}](figures/systems_training_{outcome.name}.png)" for outcome in outcomes]
     by_topology = [TOPOLOGY_LEGEND, "", f"![By topology](figures/{FIGURE})", ""]
     overview = standings(
-        outcomes, FINAL_RANKS[:1], ["system"], {(one.title,): name for name, one in CANDIDATES.items()}
+        outcomes, FINAL_RANKS[:1], ["system"], {(candidate.title,): name for name, candidate in CANDIDATES.items()}
     )
     return {"systems": "\n".join([LEGEND, "", overview.markdown(), "", *by_topology, tasks, "", *pictures])}
 
 
 def data(study: SystemsStudy) -> dict[str, Table]:
     outcomes = [Outcome(study, task) for task in TASKS]
-    in_topologies = [Outcome(study, one.name, only=one.topology_seeds) for one in outcomes]
-    titles = [one.task.title for one in outcomes]
-    counts = [[TOPOLOGIES[one], *(count_text(outcome, one) for outcome in in_topologies)] for one in COLUMNS]
-    found = [
-        [candidate.title, *(found_text(outcome, system) for outcome in outcomes)]
+    in_topologies = [Outcome(study, outcome.name, only=outcome.topology_seeds) for outcome in outcomes]
+    titles = [outcome.task.title for outcome in outcomes]
+    counts = [
+        [TOPOLOGIES[topology], *(count_text(outcome, topology) for outcome in in_topologies)] for topology in COLUMNS
+    ]
+    trials = [
+        [candidate.title, *(best_text(outcome, system) for outcome in outcomes)]
         for system, candidate in (CANDIDATES | PLAIN).items()
     ]
     remedies: dict[tuple[str, ...], str] = {}
@@ -389,7 +391,7 @@ def data(study: SystemsStudy) -> dict[str, Table]:
         "systems-training-remedies": standings(outcomes, FINAL_RANKS, ["system", "remedy"], remedies),
         "systems-training-topologies": topology_table(in_topologies),
         "systems-training-counts": Table(["topology", *titles], counts),
-        "systems-training-search": Table(["system", *titles], found),
+        "systems-training-search": Table(["system", *titles], trials),
     }
 
 
@@ -399,11 +401,14 @@ def standings(
     """Return the differences to dense of systems by their first cells, a column a task and number of ranks."""
     columns = list(product(outcomes, ranks))
     titles = [f"{outcome.task.title}, {number} ranks" for outcome, number in columns]
-    rows = [[*cells, *(standing_text(one, name, number) for one, number in columns)] for cells, name in names.items()]
+    rows = [
+        [*cells, *(standing_text(outcome, name, number) for outcome, number in columns)]
+        for cells, name in names.items()
+    ]
     return Table([*heads, *titles], rows)
 
 
-def found_text(outcome: Outcome, system: str) -> str:
+def best_text(outcome: Outcome, system: str) -> str:
     """Return the best trial of a system, its validation loss, and whether it lies at an edge of what was tried."""
     rows = outcome.study.searches[outcome.name, system].rows
     best = outcome.best(system)
@@ -454,7 +459,7 @@ def draw(study: SystemsStudy) -> None:
         head = json.loads(ledger.path.read_text(encoding="utf-8"))
         systems, curves = head.pop("systems"), head.pop("curves")
         ledger.write(curves, head | {"target": float(f"{outcome.target:.5g}"), "systems": systems})
-    draw_topologies([Outcome(study, one.name, only=one.topology_seeds) for one in outcomes])
+    draw_topologies([Outcome(study, outcome.name, only=outcome.topology_seeds) for outcome in outcomes])
 
 
 def draw_systems(outcome: Outcome, path: Path) -> None:
@@ -501,8 +506,11 @@ def draw_topologies(outcomes: list[Outcome]) -> None:
     """Draw a panel for each task, a line of marks for each system, a mark for each topology, with its interval."""
     forms: dict[str, tuple[str, dict[str, str]]] = {"own": ("own form", {name: name for name in SHOWN})}
     forms |= {
-        one: (TOPOLOGIES[one], {own: name for (own, topology), name in NAMES_IN_TOPOLOGY.items() if topology == one})
-        for one in COLUMNS
+        form: (
+            TOPOLOGIES[form],
+            {base: name for (base, topology), name in NAMES_IN_TOPOLOGY.items() if topology == form},
+        )
+        for form in COLUMNS
     }
     looks = list(zip(("0.35", *figures.COLOURS), ("|", "o", "s", "D", "^"), strict=False))
     size, text = (9, 0.27 * len(SHOWN) + 1.2), "Final test loss less that of the dense reference (nats)"
@@ -518,9 +526,9 @@ def draw_topologies(outcomes: list[Outcome]) -> None:
                 shift = 0.7 * ((place + 0.5) / len(forms) - 0.5)
                 gaps = {
                     line + shift: gap
-                    for line, own in enumerate(SHOWN)
-                    if own in names and not outcome.num_lost(names[own], TOPOLOGY_RANKS)
-                    if (gap := outcome.difference(names[own], TOPOLOGY_RANKS)) is not None
+                    for line, base in enumerate(SHOWN)
+                    if base in names and not outcome.num_lost(names[base], TOPOLOGY_RANKS)
+                    if (gap := outcome.difference(names[base], TOPOLOGY_RANKS)) is not None
                 }
                 means = [gap.mean for gap in gaps.values()]
                 every += means
@@ -528,8 +536,8 @@ def draw_topologies(outcomes: list[Outcome]) -> None:
                     means,
                     list(gaps),
                     xerr=[
-                        [one.mean - one.low for one in gaps.values()],
-                        [one.high - one.mean for one in gaps.values()],
+                        [gap.mean - gap.low for gap in gaps.values()],
+                        [gap.high - gap.mean for gap in gaps.values()],
                     ],
                     fmt=mark,
                     color=colour,

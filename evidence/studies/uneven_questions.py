@@ -62,11 +62,12 @@ class Row(Struct, frozen=True, kw_only=True):
 
 def run(_options: Namespace) -> None:
     """Sweep every experiment, a minute, and write what was found, with 6 digits of each time."""
-    found = json.loads(msgspec.json.encode([row for name in EXPERIMENTS for row in sweep(name)]))
-    for row in found:
+    rows = json.loads(msgspec.json.encode([row for name in EXPERIMENTS for row in sweep(name)]))
+    for row in rows:
         for system in SYSTEMS:
+            # Six digits show any change, and the committed file stays small.
             row[system] = {key: float(f"{seconds:.6g}") for key, seconds in row[system].items()}
-    lines = ",\n".join(map(json.dumps, found))
+    lines = ",\n".join(map(json.dumps, rows))
     FILE.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
 
 
@@ -79,15 +80,20 @@ def sweep(name: str, axes: Mapping[str, Sequence[object]] | None = None) -> list
             (amount,) = (value for key, value in point.values.items() if key not in (NODES, BANDWIDTH))
             assert result.baseline is not None
             times: dict[str, Any] = {
-                system: Times(mean_s=one.iteration_s, p50_s=one.p50_s, p95_s=one.p95_s, longest_s=one.longest_s)
-                for system, one in {"binsgdm": result.result, "ddp": result.baseline}.items()
+                system: Times(
+                    mean_s=strategy.iteration_s,
+                    p50_s=strategy.p50_s,
+                    p95_s=strategy.p95_s,
+                    longest_s=strategy.longest_s,
+                )
+                for system, strategy in {"binsgdm": result.result, "ddp": result.baseline}.items()
             }
-            given: dict[str, Any] = {
+            place: dict[str, Any] = {
                 "nodes": result.num_nodes,
                 "gbit_per_s": result.nic_gbit_per_s,
                 "amount": float(amount),
             }
-            rows.append(Row(experiment=name, **given, **times))
+            rows.append(Row(experiment=name, **place, **times))
     return rows
 
 
@@ -97,8 +103,8 @@ def read() -> list[Row]:
 
 def line(rows: Sequence[Row], experiment: str, gbit_per_s: float, nodes: int | None = None) -> list[Row]:
     """Return the points of an experiment at one bandwidth and, if given, one number of nodes, by their amount."""
-    mine = [row for row in rows if row.experiment == experiment and row.gbit_per_s == gbit_per_s]
-    return sorted((row for row in mine if nodes in (None, row.nodes)), key=lambda row: row.amount)
+    at_rate = [row for row in rows if row.experiment == experiment and row.gbit_per_s == gbit_per_s]
+    return sorted((row for row in at_rate if nodes in (None, row.nodes)), key=lambda row: row.amount)
 
 
 def regions(rows: Sequence[Row]) -> dict[str, str]:
@@ -107,17 +113,17 @@ def regions(rows: Sequence[Row]) -> dict[str, str]:
     for rate in RATES:
         healthy, *_, slow = line(rows, "slow_rank", rate)
         lost = [_lost(slow, healthy, system) for system in SYSTEMS]
-        own, other = (f"{seconds * 1e3:.0f} ms ({share:.0f} %)" for seconds, share in lost)
-        slow_rank.append(f"{own} and {other} at {rate:g} Gbit/s, which leaves {slow.speedup():.2f}x")
+        binsgdm, other = (f"{seconds * 1e3:.0f} ms ({share:.0f} %)" for seconds, share in lost)
+        slow_rank.append(f"{binsgdm} and {other} at {rate:g} Gbit/s, which leaves {slow.speedup():.2f}x")
         alone, half = (_at(line(rows, "neighbour", rate), share) for share in (0.001, 0.5))
         neighbour.append(f"from {alone.speedup():.2f}x to {half.speedup():.2f}x at {rate:g} Gbit/s")
     jitter = [row for rate in (10.0, 25.0) for nodes in (8, 64) for row in line(rows, "jitter", rate, nodes)]
     most, least = max(row.amount for row in jitter), min(row.speedup() for row in jitter)
     few, many = (_pays_up_to(line(rows, "jitter", 100.0, nodes)) for nodes in (8, 64))
-    found = line(rows, "flapping_nic", 10.0)
-    healthy, worst = found[-1], found[0]
+    flapping = line(rows, "flapping_nic", 10.0)
+    healthy, worst = flapping[-1], flapping[0]
     for rate in (0.5, 0.01):
-        own_share, other_share = (_lost(_at(found, rate), healthy, system)[1] for system in SYSTEMS)
+        own_share, other_share = (_lost(_at(flapping, rate), healthy, system)[1] for system in SYSTEMS)
         flaps.append(f"{own_share:.1f} and {other_share:.1f} % at {rate:g} of its rate")
     tails = [getattr(worst, system).longest_s / getattr(healthy, system).p50_s for system in SYSTEMS]
     return {
@@ -130,14 +136,14 @@ def regions(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def _pays_up_to(found: Sequence[Row]) -> str:
+def _pays_up_to(rows: Sequence[Row]) -> str:
     """Return the largest jitter up to which medians are far enough apart, in words."""
-    paying = [row.amount for row in found if row.speedup() >= PAYS]
+    paying = [row.amount for row in rows if row.speedup() >= PAYS]
     return f"up to {max(paying) * 100:.0f} %" if paying else "at no jitter tried"
 
 
-def _at(found: Sequence[Row], amount: float) -> Row:
-    return next(row for row in found if row.amount == amount)
+def _at(rows: Sequence[Row], amount: float) -> Row:
+    return next(row for row in rows if row.amount == amount)
 
 
 def _lost(row: Row, healthy: Row, system: str) -> tuple[float, float]:
@@ -163,22 +169,22 @@ def draw(rows: Sequence[Row]) -> None:
 
 def _slow_rank(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for rate in RATES:
-        found = line(rows, "slow_rank", rate)
+        points = line(rows, "slow_rank", rate)
         for system in SYSTEMS:
-            lost = [_lost(row, found[0], system) for row in found]
+            lost = [_lost(row, points[0], system) for row in points]
             for axes, values in zip(panels, ([s * 1e3 for s, _ in lost], [share for _, share in lost]), strict=True):
-                axes.plot([row.amount for row in found], values, **_look(rate, system))
+                axes.plot([row.amount for row in points], values, **_look(rate, system))
     for axes, label in zip(panels, ("lost in a step [ms]", "lost of its own healthy step [%]"), strict=True):
         axes.set(xlabel="factor on the compute of one of 64 ranks", ylabel=label, ylim=(0, None))
 
 
 def _neighbour(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for rate in RATES:
-        found = line(rows, "neighbour", rate)
-        shares = [row.amount * 100 for row in found]
+        points = line(rows, "neighbour", rate)
+        shares = [row.amount * 100 for row in points]
         for system in SYSTEMS:
-            panels[0].plot(shares, [getattr(row, system).mean_s * 1e3 for row in found], **_look(rate, system))
-        panels[1].plot(shares, [row.speedup() for row in found], **_look(rate, "binsgdm"))
+            panels[0].plot(shares, [getattr(row, system).mean_s * 1e3 for row in points], **_look(rate, system))
+        panels[1].plot(shares, [row.speedup() for row in points], **_look(rate, "binsgdm"))
     panels[0].set_yscale("log")
     log_numbers(panels[0].yaxis, (1.0, 2.0, 5.0))
     panels[0].set_ylabel("time of a step [ms]")
@@ -190,10 +196,10 @@ def _neighbour(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
 def _jitter(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
     for axes, nodes in zip(panels, (8, 64), strict=True):
         for rate in RATES:
-            found = line(rows, "jitter", rate, nodes)
-            cvs, look = [row.amount for row in found], _look(rate, "binsgdm")
-            axes.plot(cvs, [row.speedup() for row in found], **look)
-            axes.plot(cvs, [row.speedup("p95_s") for row in found], color=look["color"], linestyle=":")
+            points = line(rows, "jitter", rate, nodes)
+            cvs, look = [row.amount for row in points], _look(rate, "binsgdm")
+            axes.plot(cvs, [row.speedup() for row in points], **look)
+            axes.plot(cvs, [row.speedup("p95_s") for row in points], color=look["color"], linestyle=":")
         axes.set_xscale("log")
         log_numbers(axes.xaxis, (1.0, 2.0, 5.0))
         axes.set_xlabel("jitter of compute: standard deviation / mean")
@@ -204,13 +210,13 @@ def _jitter(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
 
 
 def _flapping(rows: Sequence[Row], panels: Sequence["Axes"]) -> None:
-    found = line(rows, "flapping_nic", 10.0)
-    rates = [row.amount for row in found]
+    points = line(rows, "flapping_nic", 10.0)
+    rates = [row.amount for row in points]
     for system in SYSTEMS:
         look = _look(10.0, system)
-        panels[0].plot(rates, [_lost(row, found[-1], system)[1] for row in found], **look)
-        usual_s = getattr(found[-1], system).p50_s
-        panels[1].plot(rates, [getattr(row, system).longest_s / usual_s for row in found], **look)
+        panels[0].plot(rates, [_lost(row, points[-1], system)[1] for row in points], **look)
+        usual_s = getattr(points[-1], system).p50_s
+        panels[1].plot(rates, [getattr(row, system).longest_s / usual_s for row in points], **look)
     for axes in panels:
         axes.set_xscale("log")
         axes.invert_xaxis()

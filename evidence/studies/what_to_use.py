@@ -54,52 +54,52 @@ def row(model: str, nodes: int, micro_batches: int, **settings: Any) -> dict[str
     """Return the best of each group over the bandwidth of a NIC, and how sure that is at the cluster's own."""
     settings |= {"workload": model, "cluster.num_nodes": nodes, "run.grad_accumulation": micro_batches}
     asked = load_experiment(EXPERIMENT, settings).at({})
-    found = advise(asked, names=chosen(NAMES), trainings=convergence.shipped())
-    rates = next([rate for rate, _ in one.curve] for one in found.others if one.curve)
+    advice = advise(asked, names=chosen(NAMES), trainings=convergence.shipped())
+    rates = next([rate for rate, _ in system.curve] for system in advice.others if system.curve)
     return {
         "model": model,
         "nodes": nodes,
         "micro_batches": micro_batches,
-        "baseline": found.baseline,
-        "baseline_s": found.baseline_system.iteration_s,
+        "baseline": advice.baseline,
+        "baseline_s": advice.baseline_system.iteration_s,
         "gbit_per_s": [rate * 8 / 1e9 for rate in rates],
-        "best": {group: _best(found, group, len(rates)) for group in GROUPS},
+        "best": {group: _best(advice, group, len(rates)) for group in GROUPS},
         "choices": {
-            one.mathematics: {
-                "label": one.system.label,
-                "step_s": one.system.iteration_s,
-                "speedup": one.system.speedup.value,
-                "interval": one.system.speedup.interval,
-                "verdict": one.system.verdict,
-                "memory_bytes": one.system.memory.total_bytes if one.system.memory else None,
+            choice.mathematics: {
+                "label": choice.system.label,
+                "step_s": choice.system.iteration_s,
+                "speedup": choice.system.speedup.value,
+                "interval": choice.system.speedup.interval,
+                "verdict": choice.system.verdict,
+                "memory_bytes": choice.system.memory.total_bytes if choice.system.memory else None,
             }
-            for one in found.choices
+            for choice in advice.choices
         },
     }
 
 
-def _best(found: Advice, group: Mathematics, count: int) -> list[dict[str, Any]]:
+def _best(advice: Advice, group: Mathematics, count: int) -> list[dict[str, Any]]:
     """Return the fastest of a group at each bandwidth that fits the GPU, with its speedup over the baseline there."""
-    rows = [one for one in found.others if one.mathematics == group and one.may_fit]
+    rows = [system for system in advice.others if system.mathematics == group and system.may_fit]
     best: list[dict[str, Any]] = []
     for place in range(count):
-        fastest = max(rows, key=lambda one, place=place: one.curve[place][1], default=None)  # type: ignore[misc]
+        fastest = max(rows, key=lambda system, place=place: system.curve[place][1], default=None)  # type: ignore[misc]
         name, speedup = (fastest.name, fastest.curve[place][1]) if fastest else ("", 0.0)
         # The baseline stands at 1 at every bandwidth.
-        is_baseline = group == found.baseline_system.mathematics and speedup < 1
-        best.append({"name": found.baseline, "speedup": 1.0} if is_baseline else {"name": name, "speedup": speedup})
+        is_baseline = group == advice.baseline_system.mathematics and speedup < 1
+        best.append({"name": advice.baseline, "speedup": 1.0} if is_baseline else {"name": name, "speedup": speedup})
     return best
 
 
 def read() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))
+    return rows
 
 
 def gains(row: dict[str, Any], group: Mathematics) -> list[float]:
     """Return the speedup of a group's best over the best that changes nothing in training, at each bandwidth."""
     plain = row["best"]["same"]
-    return [one["speedup"] / same["speedup"] for one, same in zip(row["best"][group], plain, strict=True)]
+    return [best["speedup"] / same["speedup"] for best, same in zip(row["best"][group], plain, strict=True)]
 
 
 def pays_up_to(rates: Sequence[float], gains_: Sequence[float], least: float) -> float | None:
@@ -112,7 +112,7 @@ def pays_up_to(rates: Sequence[float], gains_: Sequence[float], least: float) ->
         >>> [pays_up_to([10, 1000], found, 1.1) for found in ([1.4, 0.9], [1.4, 1.2], [1, 1])]
         [158.48931924611117, inf, None]
     """
-    last = max((place for place, one in enumerate(gains_) if one >= least), default=None)
+    last = max((place for place, gain in enumerate(gains_) if gain >= least), default=None)
     if last is None:
         return None
     if last == len(rates) - 1:
@@ -121,24 +121,24 @@ def pays_up_to(rates: Sequence[float], gains_: Sequence[float], least: float) ->
     return float(rates[last] * (rates[last + 1] / rates[last]) ** part)
 
 
-def regions(found: Sequence[dict[str, Any]]) -> dict[str, str]:
+def regions(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     """Return the best of each group at the cluster's own bandwidth."""
     parts = []
-    for row in _shown(found):
-        best = [f"{one['label'].partition(',')[0]} {one['speedup']:.2f}x" for one in row["choices"].values()]
+    for row in _shown(rows):
+        best = [f"{choice['label'].partition(',')[0]} {choice['speedup']:.2f}x" for choice in row["choices"].values()]
         parts.append(f"with {MODELS[row['model']]} parameters {', '.join(best)}")
     where = f"{SHOWN_NODES} nodes of 8 A100-80GB, 25 Gbit/s"
     return {"choices": f"Best of each group over tuned DDP (or what fits), {where}: {'; '.join(parts)}."}
 
 
-def _shown(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [one for one in found if (one["nodes"], one["micro_batches"]) == (SHOWN_NODES, 1)]
+def _shown(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row for row in rows if (row["nodes"], row["micro_batches"]) == (SHOWN_NODES, 1)]
 
 
-def draw(found: Sequence[dict[str, Any]]) -> None:
+def draw(rows: Sequence[dict[str, Any]]) -> None:
     with figures.styled():
-        figures.write(_over_bandwidth(found), BY_BANDWIDTH)
-        figures.write(_limits(found), BY_SIZE)
+        figures.write(_over_bandwidth(rows), BY_BANDWIDTH)
+        figures.write(_limits(rows), BY_SIZE)
 
 
 def _ticks(axis: Any, places: Sequence[float]) -> None:
@@ -149,11 +149,11 @@ def _ticks(axis: Any, places: Sequence[float]) -> None:
     plain_numbers(axis)
 
 
-def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
+def _over_bandwidth(answers: Sequence[dict[str, Any]]) -> Any:
     """Draw how much faster each group is than what changes nothing, over the bandwidth; a panel for each model."""
     figure = figures.new(figures.PAGE_IN, 3.4)
     panels = figure.subplots(1, len(MODELS), sharey=True)
-    for axes, row in zip(panels, _shown(found), strict=True):
+    for axes, row in zip(panels, _shown(answers), strict=True):
         axes.axhline(1.0, color="#000000", linewidth=1.2, label="the best that changes nothing")
         for group, look in LOOKS.items():
             axes.plot(row["gbit_per_s"], gains(row, group), **look)
@@ -169,12 +169,12 @@ def _over_bandwidth(found: Sequence[dict[str, Any]]) -> Any:
     return figure
 
 
-def _limits(found: Sequence[dict[str, Any]]) -> Any:
+def _limits(answers: Sequence[dict[str, Any]]) -> Any:
     """Draw the bandwidth up to which each group pays over micro-batches; a panel for each model and number of nodes."""
     figure = figures.new(figures.PAGE_IN, 4.6)
     panels = figure.subplots(len(MODELS), len(NODES), sharex=True, sharey=True, squeeze=False)
     for axes, (model, nodes) in zip(panels.flat, product(MODELS, NODES), strict=True):
-        rows = [one for one in found if (one["model"], one["nodes"]) == (model, nodes)]
+        rows = [row for row in answers if (row["model"], row["nodes"]) == (model, nodes)]
         for group, look in LOOKS.items():
             limits = (pays_up_to(row["gbit_per_s"], gains(row, group), PAYS) for row in rows)
             axes.plot(MICRO_BATCHES, [min(limit or math.nan, HIGHEST) for limit in limits], **look)

@@ -1,6 +1,5 @@
 """What every answer can do: text as the command prints it, HTML for notebooks, a data frame, a figure."""
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +80,9 @@ class Answer:
 
     def to_json(self) -> str:
         """Return what the command prints with `--format json`."""
-        return json.dumps(self._shown().data(self), indent=2)
+        from simnet.report.rows import json_text
+
+        return json_text(self._shown().data(self))
 
     @checked
     def write_json(self, path: File) -> None:

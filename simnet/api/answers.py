@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, overload
+from typing import TYPE_CHECKING, Annotated, TypeVar, overload
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from simnet.analysis.advice import Advice
 from simnet.analysis.crossover import Crossover
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simnet.report.contents import Contents
 
 Interval = tuple[float, float]
+Item = TypeVar("Item", bound=Struct)
 
 
 class NoPointError(SimnetError, IndexError):
@@ -110,10 +111,10 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
 
     Example:
         >>> import simnet
-        >>> found = simnet.sweep("bert_base_10gbit", {"cluster.num_nodes": [2, 8]}, draws=0)
-        >>> [f"{run.num_nodes} nodes: {run.speedup:.1f}x" for run in found]
+        >>> sweep = simnet.sweep("bert_base_10gbit", {"cluster.num_nodes": [2, 8]}, draws=0)
+        >>> [f"{run.num_nodes} nodes: {run.speedup:.1f}x" for run in sweep]
         ['2 nodes: 3.1x', '8 nodes: 4.9x']
-        >>> found.to_frame().loc[:, ["cluster.num_nodes", "speedup"]].round(1)
+        >>> sweep.to_frame().loc[:, ["cluster.num_nodes", "speedup"]].round(1)
            cluster.num_nodes  speedup
         0                  2      3.1
         1                  8      4.9
@@ -123,7 +124,7 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         return len(self.points)
 
     def __iter__(self) -> Iterator[RunAnswer]:
-        return (_run_answer(point) for point in self.points)
+        return (as_answer(RunAnswer, point) for point in self.points)
 
     @overload
     def __getitem__(self, index: int) -> RunAnswer: ...
@@ -133,10 +134,14 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
     def __getitem__(self, index: int | slice) -> RunAnswer | list[RunAnswer]:
         """Return the run at a place, or those of a slice."""
         try:
-            found = self.points[index]
+            chosen = self.points[index]
         except (IndexError, TypeError) as error:
             raise NoPointError(f"index: {shown(index)}: {error}; there are {len(self)} points, from 0 on") from error
-        return [_run_answer(point) for point in found] if isinstance(found, tuple) else _run_answer(found)
+        return (
+            [as_answer(RunAnswer, point) for point in chosen]
+            if isinstance(chosen, tuple)
+            else as_answer(RunAnswer, chosen)
+        )
 
     def _shown(self) -> Shown:
         from simnet.report import answer_line, charts, rows, sweep_page
@@ -165,10 +170,6 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         _write_report(path, lambda: of_sweep(self))
 
 
-def _run_answer(result: RunResult) -> RunAnswer:
-    return RunAnswer(**{name: getattr(result, name) for name in RunResult.__struct_fields__})
-
-
 class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """Where the faster of two strategies changes, with what `Crossover` holds.
 
@@ -177,10 +178,10 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
 
     Example:
         >>> import simnet
-        >>> found = simnet.crossover(
+        >>> crossover = simnet.crossover(
         ...     "bert_base_10gbit", over="cluster.inter_node.bandwidth", start="1 Gbit/s", end="400 Gbit/s", draws=0
         ... )
-        >>> found  # doctest: +ELLIPSIS
+        >>> crossover  # doctest: +ELLIPSIS
         CrossoverAnswer(cluster.inter_node.bandwidth: binsgdm is faster than tuned DDP up to 121 Gbit/s, ...)
     """
 
@@ -191,7 +192,7 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
             line=answer_line.crossover_line,
             page=crossover.crossover_page,
             data=crossover.crossover_object,
-            rows=lambda found: crossover.crossover_object(found)["trials"],
+            rows=lambda crossing: crossover.crossover_object(crossing)["trials"],
             chart=charts.crossover,
         )
 
@@ -204,8 +205,8 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
 
     Example:
         >>> import simnet
-        >>> found = simnet.advise("bert_base_10gbit", systems=["BinSGDM", "local_sgd"], draws=0)
-        >>> [system.name for system in found.systems][:2]
+        >>> advice = simnet.advise("bert_base_10gbit", systems=["BinSGDM", "local_sgd"], draws=0)
+        >>> [system.name for system in advice.systems][:2]
         ['BinSGDM', 'local SGD 8']
     """
 
@@ -250,7 +251,7 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
             line=answer_line.advice_line,
             page=advice.advice_page,
             data=advice.to_object,
-            rows=lambda found: advice.to_object(found)["systems"],
+            rows=lambda advised: advice.to_object(advised)["systems"],
             chart=comparison_charts.advised,
             legend={"fontsize": "small"},
         )
@@ -271,7 +272,7 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
             page=time_to_target.time_to_target_page,
             data=time_to_target.time_to_target_object,
             rows=time_to_target.rows,
-            chart=lambda found: comparison_charts.over_time(found, found.bandwidths[0]),
+            chart=lambda times: comparison_charts.over_time(times, times.bandwidths[0]),
         )
 
 
@@ -283,3 +284,8 @@ def _write_report(path: Path | str, contents: "Callable[[], Contents]") -> None:
     check_plotly()
     origin = Origin(commands=("made in Python: import simnet",), inputs=())
     write_file(Path(path), report_page(contents(), origin).encode())
+
+
+def as_answer(kind: type[Item], result: Struct) -> Item:
+    """Return a result as the answer that holds the same."""
+    return kind(**{name: getattr(result, name) for name in kind.__struct_fields__})

@@ -1,9 +1,10 @@
 """The answers that measurements give: a fitted calibration, and predictions beside what was measured."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from simnet.validation.proof_verdict import Verdict
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class CalibrationAnswer(Answer):
+class CalibrationAnswer(Answer, Struct, frozen=True, kw_only=True):
     """A calibration fitted to measurements.
 
     It prints what `simnet calibrate` prints; its data frame has one row a residual; drawn are the residuals over
@@ -83,8 +83,7 @@ class CalibrationAnswer(Answer):
         )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
-class ValidationAnswer(Answer):
+class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
     """Predictions beside measurements.
 
     It prints what `simnet validate` prints; its data frame has one row a measured value; drawn are predicted over
@@ -124,26 +123,26 @@ class ValidationAnswer(Answer):
 
         units = {outcome.unit for outcome in self.outcomes} or {"ms"}
 
-        def chart(found: ValidationAnswer) -> "Chart":
+        def chart(answer: ValidationAnswer) -> "Chart":
             if len(units) > 1:
                 rule = "one figure holds one; validate sets of one unit"
                 raise SimnetError(f"plot: published sets in {', '.join(sorted(units))}: {rule}")
             (unit,) = units
             noun = comparison_charts.NOUNS[unit]
-            return comparison_charts.predicted_over_measured(_some(found.comparisons), noun, SCALE[unit])
+            return comparison_charts.predicted_over_measured(_some(answer.comparisons), noun, SCALE[unit])
 
-        def page(found: ValidationAnswer) -> Page:
-            if found.outcomes:
-                return validation.validation_page(found.outcomes)
-            if found.verdict is not None:
-                return proof_page.proof_page(found.verdict)
-            return measured_steps.steps_page(found.comparisons, [found.proof])  # type: ignore[arg-type]  # points
+        def page(answer: ValidationAnswer) -> Page:
+            if answer.outcomes:
+                return validation.validation_page(answer.outcomes)
+            if answer.verdict is not None:
+                return proof_page.proof_page(answer.verdict)
+            return measured_steps.steps_page(answer.comparisons, [answer.proof])  # type: ignore[arg-type]  # points
 
         return Shown(
-            line=lambda found: answer_line.errors_line(found.comparisons),
+            line=lambda answer: answer_line.errors_line(answer.comparisons),
             page=page,
-            data=lambda found: validation.to_object(found.outcomes),
-            rows=lambda found: _rows(found.comparisons),
+            data=lambda answer: validation.to_object(answer.outcomes),
+            rows=lambda answer: _rows(answer.comparisons),
             chart=chart,
         )
 
@@ -169,15 +168,15 @@ def _write(text: str | None, path: Path | str, reason: str) -> None:
 def _rows(comparisons: "Sequence[Comparison]") -> list[dict[str, Any]]:
     return [
         {
-            "series": one.series,
-            "label": one.label,
-            "role": one.role,
-            "measured": one.measured,
-            "predicted": one.predicted,
-            "predicted_low": one.interval and one.interval[0],
-            "predicted_high": one.interval and one.interval[1],
-            "error": one.error,
-            "is_inside": one.is_inside,
+            "series": row.series,
+            "label": row.label,
+            "role": row.role,
+            "measured": row.measured,
+            "predicted": row.predicted,
+            "predicted_low": row.interval and row.interval[0],
+            "predicted_high": row.interval and row.interval[1],
+            "error": row.error,
+            "is_inside": row.is_inside,
         }
-        for one in comparisons
+        for row in comparisons
     ]

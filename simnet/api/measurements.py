@@ -1,26 +1,25 @@
 """Questions to measurements: a calibration fitted to them, and predictions beside them."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from msgspec import Meta
 
 from simnet.api.measured_answers import CalibrationAnswer, ValidationAnswer
+from simnet.api.questions import Draws, Settings, experiment_of
 from simnet.core.arguments import Files, Name, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
+from simnet.report.progress_bar import Progress, watched
 
 if TYPE_CHECKING:
     from simnet.calibration.fit import FittedPart
-    from simnet.calibration.fit_files import FitOptions
     from simnet.calibration.sources import Sources
     from simnet.calibration.step_model import WasTrained
     from simnet.cluster.hardware import Cluster
     from simnet.engine.scenario import Scenario
-    from simnet.validation.training_steps import MeasuredStep
 
 BOUND_PERCENT = 15.0
 DRAWS = 200
@@ -69,127 +68,52 @@ def calibrate(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
-        >>> found.write("mine.toml")  # doctest: +SKIP
+        >>> fit = simnet.calibrate("tests/golden/calibrate/nccl_all_reduce_2x8.log")  # doctest: +SKIP
+        >>> fit.write("mine.toml")  # doctest: +SKIP
     """
+    from simnet.calibration import calibration_file, fit_files, merged_calibration, nccl, sources
     from simnet.calibration.fit import check_errors, checked_residuals
-
-    asked = ask(
-        _paths(files),
-        base=_text(base),
-        experiment=_text(experiment),
-        trained=_text(trained),
-        cluster=_text(cluster),
-        held_out_paths=_paths(hold_out),
-        in_place_paths=_paths(in_place),
-        wants_workload=workload,
-        batch=batch,
-        allowed=(algorithm, protocol),
-        bound=bound_percent / 100,
-        draws=bootstrap_draws,
-    )
-    found = fit(asked, wants_calibration=False)
-    if not accept_poor_fit:
-        check_errors(checked_residuals(found.parts), bound_percent / 100)
-    return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitRequest:
-    """Files that were read and found to fit together, with what shall become of them."""
-
-    train: "Sources"
-    held_out: "Sources"
-    in_place: "Sources"
-    known: "WasTrained"
-    options: "FitOptions"
-    wants_workload: bool
-    batch: int | None
-
-
-def ask(  # noqa: PLR0913 - the options of the command
-    files: Sequence[Path],
-    *,
-    base: str | None,
-    experiment: str | None,
-    trained: str | None,
-    cluster: str | None,
-    held_out_paths: Sequence[Path],
-    in_place_paths: Sequence[Path],
-    wants_workload: bool,
-    batch: int | None,
-    allowed: tuple[Literal["ring"] | None, Literal["LL", "LL128", "Simple"] | None],
-    bound: float,
-    draws: int,
-) -> FitRequest:
-    """Read the files and check that they and the options go together; nothing is fitted yet.
-
-    Raises:
-        SimnetError: they do not.
-    """
-    from simnet.calibration import fit_files, merged_calibration, nccl, sources
     from simnet.calibration.step_model import Trained, WasTrained
 
-    if not files:
+    paths, held_out_paths, in_place_paths = map(_paths, (files, hold_out, in_place))
+    if not paths:
         raise SimnetError("calibrate: no files: name files of measurements")
-    train, held_out, in_place = map(sources.read, (files, held_out_paths, in_place_paths))
-    _check_disjoint(files, held_out_paths, "--hold-out")
-    _check_disjoint(files, in_place_paths, "--in-place")
-    _check_effect(train, held_out, experiment or trained, batch, wants_workload=wants_workload)
-    if any(allowed) and not train.logs:
+    train, held_out, placed = map(sources.read, (paths, held_out_paths, in_place_paths))
+    _check_disjoint(paths, held_out_paths, "--hold-out")
+    _check_disjoint(paths, in_place_paths, "--in-place")
+    _check_effect(train, held_out, _text(experiment or trained), batch, wants_workload=workload)
+    if (algorithm or protocol) and not train.logs:
         raise SimnetError("--algorithm, --protocol: have no effect without logs of nccl-tests; drop them")
-    own_cluster = _cluster(cluster)
-    known = WasTrained(experiment=experiment, workload_name=trained, own_cluster=own_cluster)
+    own_cluster = _cluster(_text(cluster))
+    known = WasTrained(experiment=_text(experiment), workload_name=_text(trained), own_cluster=own_cluster)
     options = fit_files.FitOptions(
         cluster=own_cluster or known.cluster,
-        bound=bound,
-        draws=draws,
-        base=merged_calibration.read(base) if base is not None else None,
+        bound=bound_percent / 100,
+        draws=bootstrap_draws,
+        base=merged_calibration.read(str(base)) if base is not None else None,
         trained=Trained(known.scenario, _simulate_s) if known.cluster else None,
-        refits_compute=wants_workload,
-        allowed=nccl.Allowed(*allowed),
+        refits_compute=workload,
+        allowed=nccl.Allowed(algorithm, protocol),
     )
-    return FitRequest(
-        train=train,
-        held_out=held_out,
-        in_place=in_place,
-        known=known,
-        options=options,
-        wants_workload=wants_workload,
-        batch=batch,
-    )
-
-
-def fit(asked: FitRequest, *, wants_calibration: bool) -> CalibrationAnswer:
-    """Fit, without a look at how well that went.
-
-    Args:
-        asked: what to fit.
-        wants_calibration: refuse files that give none.
-
-    Raises:
-        SimnetError: the files hold nothing to fit, or not what is wanted.
-    """
-    from simnet.calibration import calibration_file, fit_files, merged_calibration
-
-    train = asked.train
-    parts = fit_files.fit_parts(train, asked.held_out, asked.in_place, asked.options)
+    parts = fit_files.fit_parts(train, held_out, placed, options)
     has_fit = any(part.table for part in parts)
-    _check_asked(train, has_fit=has_fit, wants_calibration=wants_calibration, wants_workload=asked.wants_workload)
+    _check_asked(train, has_fit=has_fit, wants_workload=workload)
     residuals = [residual for part in parts for residual in part.residuals]
-    if asked.held_out.names and not any(residual.role == "held out" for residual in residuals):
+    if held_out.names and not any(residual.role == "held out" for residual in residuals):
         raise SimnetError("--hold-out: the fitted files predict nothing in these files; drop it")
-    whole = calibration_file.merge(parts, calibration_file.header(train, asked.in_place, asked.known.nic_bytes_per_s))
-    notes = merged_calibration.notes(whole, asked.options.base) if has_fit else ()
-    if asked.options.base is not None:
-        whole = merged_calibration.fitted_over(whole, asked.options.base)
-    comments = [calibration_file.comment(train, asked.in_place)]
+    if not accept_poor_fit:
+        check_errors(checked_residuals(parts), bound_percent / 100)
+    whole = calibration_file.merge(parts, calibration_file.header(train, placed, known.nic_bytes_per_s))
+    notes = merged_calibration.notes(whole, options.base) if has_fit else ()
+    if options.base is not None:
+        whole = merged_calibration.fitted_over(whole, options.base)
+    comments = [calibration_file.comment(train, placed)]
     return CalibrationAnswer(
         parts=tuple(parts),
         traces=tuple((trace, str(path)) for trace, path in train.traces),
         notes=tuple(notes),
         toml=calibration_file.text(whole, comments) if has_fit else None,
-        workload_toml=_workload_text(asked, parts) if asked.wants_workload else None,
+        workload_toml=_workload_text(train, known, parts, batch, bootstrap_draws) if workload else None,
     )
 
 
@@ -199,18 +123,19 @@ def _simulate_s(scenario: "Scenario") -> float:
     return simulate(scenario).result.iteration_s
 
 
-def _workload_text(asked: FitRequest, parts: "Sequence[FittedPart]") -> str:
+def _workload_text(
+    train: "Sources", known: "WasTrained", parts: "Sequence[FittedPart]", batch: int | None, draws: int
+) -> str:
     from simnet.calibration import trained_workload, workload_file
     from simnet.calibration.step_part import FittedSteps
 
-    train, known = asked.train, asked.known
     models = [pair for pair in train.files if workload_file.has_model(pair[1])]
     if models:
-        return workload_file.text_of_model(models, draws=asked.options.draws)
+        return workload_file.text_of_model(models, draws=draws)
     if train.traces:
-        return trained_workload.text_of_traces(train.traces, asked.batch, known.workload)
-    found = next(part.steps for part in parts if isinstance(part, FittedSteps))
-    return trained_workload.text_of_steps(found, train.tables, known.nic_bytes_per_s)
+        return trained_workload.text_of_traces(train.traces, batch, known.workload)
+    steps = next(part.steps for part in parts if isinstance(part, FittedSteps))
+    return trained_workload.text_of_steps(steps, train.tables, known.nic_bytes_per_s)
 
 
 def _cluster(name: str | None) -> "Cluster | None":
@@ -248,7 +173,7 @@ def _check_effect(
     if batch is not None and not (train.traces and wants_workload):
         raise SimnetError("--batch: no effect without a trace and --workload; drop it")
     for table in held_out.tables:
-        if same := [one for one in train.tables if one.digest == table.digest]:
+        if same := [fitted for fitted in train.tables if fitted.digest == table.digest]:
             raise SimnetError(f"--hold-out {table.path}: holds the same as {same[0].path}; fit one or predict it")
     if held_out.tables and not train.tables:
         raise SimnetError(
@@ -256,14 +181,10 @@ def _check_effect(
         )
 
 
-def _check_asked(train: "Sources", *, has_fit: bool, wants_calibration: bool, wants_workload: bool) -> None:
+def _check_asked(train: "Sources", *, has_fit: bool, wants_workload: bool) -> None:
     """Refuse outputs that the files cannot fill, and files that fill no output."""
     from simnet.calibration.workload_file import has_model
 
-    if wants_calibration and not has_fit:
-        raise SimnetError(
-            "-o: the files tell neither links nor kernels; give --workload FILE for traces or steps of one rank"
-        )
     num_models = sum(map(has_model, train.measurements))
     kinds = min(len(train.traces), 1) + min(num_models, 1) + min(len(train.tables), 1)
     if wants_workload and kinds != 1:
@@ -286,7 +207,9 @@ def validate(  # noqa: PLR0913 - the options of the command
     sets: Iterable[str] | str = (),
     model: str | None = None,
     nic_gbit_per_s: Annotated[float, Meta(ge=1e-6, le=1e6)] | None = None,
-    draws: Annotated[int, Meta(ge=0, le=10_000)] | None = None,
+    settings: Settings | None = None,
+    draws: Draws | None = None,
+    progress: Progress = True,
 ) -> ValidationAnswer:
     """Compare predicted times with measured ones.
 
@@ -298,37 +221,51 @@ def validate(  # noqa: PLR0913 - the options of the command
         sets: only these published sets; by default all, with intervals.
         model: compare only the steps of this model.
         nic_gbit_per_s: bandwidth of all NICs of a node [Gbit/s], where the measurements do not say it.
+        settings: values of the experiment to use instead, by dotted key.
         draws: as in `simulate`.
+        progress: as in `sweep`, by measured step.
 
     Raises:
         SimnetError: nothing to compare, unknown names, or measurements that the calibration was fitted to.
 
     Example:
         >>> import simnet
-        >>> found = simnet.validate(published=True, sets=["hkbu_bsp"])
-        >>> len(found.comparisons), f"{found.mean_error:.0%}"
+        >>> validation = simnet.validate(published=True, sets=["hkbu_bsp"])
+        >>> len(validation.comparisons), f"{validation.mean_error:.0%}"
         (12, '2%')
     """
+    paths = _paths(measurements)
     if published:
-        if experiment is not None or _paths(measurements):
+        if experiment is not None or paths:
             raise SimnetError("validate: published: needs no experiment and no measurements; drop them")
-        return validate_published(tuple(sets))
+        return _published(tuple(sets))
     if experiment is None:
         raise SimnetError("validate: no measurements: name an experiment and measurements, or give published=True")
-    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
-    if is_folder(experiment):
-        if _paths(measurements) or model is not None or nic_bytes_per_s is not None or draws is not None:
+    if os.path.isdir(experiment):  # noqa: PTH112 - which raises nothing
+        if paths or model is not None or nic_gbit_per_s is not None or draws is not None or settings:
             raise SimnetError(f"validate: {experiment}: a proof holds all that it needs; drop the other arguments")
-        return validate_proof(Path(str(experiment)))
-    return validate_steps(str(experiment), _paths(measurements), model, draws, nic_bytes_per_s)
+        return _proof(Path(str(experiment)))
+    from simnet.calibration.measurement_file import read
+    from simnet.report import measured_steps
+    from simnet.validation import held_out_proof, training_steps
+
+    if not paths:
+        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
+    scenario = experiment_of(experiment, settings, draws, needs_strategy=False).at({})
+    as_they_are = [(path, read(path)) for path in paths]
+    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
+    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
+    # Files are recognized as they are, settings with the bandwidth that is now known.
+    held_out_proof.check(scenario, as_they_are)
+    proof = held_out_proof.check(scenario, known)
+    points = training_steps.predict_points(
+        scenario, [whole for _, whole in known], model, lambda steps: watched(steps, wanted=progress)
+    )
+    return ValidationAnswer(comparisons=tuple(points), proof=measured_steps.proof_text(proof))
 
 
-def validate_published(names: Sequence[str]) -> ValidationAnswer:
-    """Compare published sets; all of them, with intervals, where none is named.
-
-    Raises:
-        SimnetError: a set is unknown.
-    """
+def _published(names: Sequence[str]) -> ValidationAnswer:
+    """Compare published sets; all of them, with intervals, where none is named."""
     from simnet.validation import coverage
     from simnet.validation import published as sets
 
@@ -340,60 +277,18 @@ def validate_published(names: Sequence[str]) -> ValidationAnswer:
     if set(wanted) == set(sets.names()):
         evidence = coverage.find_evidence(outcomes)
         outcomes = coverage.with_intervals(outcomes, evidence)
-    comparisons = tuple(one for outcome in outcomes for one in outcome.predictions)
+    comparisons = tuple(prediction for outcome in outcomes for prediction in outcome.predictions)
     return ValidationAnswer(comparisons=comparisons, outcomes=tuple(outcomes), evidence=evidence)
 
 
-def is_folder(name: Name) -> bool:
-    """Tell whether a name is that of a folder; one that no file can have is not."""
-    return os.path.isdir(name)  # noqa: PTH112 - which raises nothing
-
-
-def validate_proof(folder: Path) -> ValidationAnswer:
-    """Compare a proof that was run with its predictions, and write the calibration that explains it beside them.
-
-    Raises:
-        SimnetError: its results are missing, not whole, or of another proof.
-    """
+def _proof(folder: Path) -> ValidationAnswer:
+    """Compare a proof that was run with its predictions, and write the calibration that explains it beside them."""
     from simnet.core.files import write_file
     from simnet.validation.proof_verdict import CALIBRATION, judge
 
     verdict = judge(folder)
     write_file(folder / CALIBRATION, verdict.calibration_toml.encode(), inside=folder)
     return ValidationAnswer(comparisons=verdict.comparisons, verdict=verdict)
-
-
-def validate_steps(  # noqa: PLR0913, PLR0917 - the options of the command
-    experiment: str,
-    paths: Sequence[Path],
-    model: str | None,
-    draws: int | None,
-    nic_bytes_per_s: float | None,
-    watched: "Callable[[list[MeasuredStep]], Iterable[MeasuredStep]]" = iter,
-    fixed: "Mapping[str, object] | None" = None,
-) -> ValidationAnswer:
-    """Predict measured steps with an experiment, some of its values fixed.
-
-    Raises:
-        SimnetError: no files, no such model, a NIC of unknown bandwidth, or files that the calibration was fitted to.
-    """
-    from simnet.analysis.tune import with_any_strategy
-    from simnet.calibration.measurement_file import read
-    from simnet.engine.scenario import load_experiment
-    from simnet.report import measured_steps
-    from simnet.validation import held_out_proof, training_steps
-
-    if not paths:
-        raise SimnetError("validate: MEASUREMENTS: missing; name files of simnet measure training")
-    settings: dict[str, object] = {} if draws is None else {"run.draws": draws}
-    scenario = with_any_strategy(load_experiment(experiment, {**(fixed or {}), **settings})).at({})
-    as_they_are = [(path, read(path)) for path in paths]
-    known = [(path, training_steps.with_nic(whole, nic_bytes_per_s)) for path, whole in as_they_are]
-    # Files are recognized as they are, settings with the bandwidth that is now known.
-    held_out_proof.check(scenario, as_they_are)
-    proof = held_out_proof.check(scenario, known)
-    found = training_steps.predict_points(scenario, [whole for _, whole in known], model, watched)
-    return ValidationAnswer(comparisons=tuple(found), proof=measured_steps.proof_text(proof))
 
 
 def _paths(files: Files) -> tuple[Path, ...]:

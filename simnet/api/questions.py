@@ -1,42 +1,37 @@
-"""What-if questions: one scenario, a sweep, where the faster side changes, what to use."""
+"""What-if questions: one scenario, a sweep, where the faster side changes, what to use, who is first at a target."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
 from simnet.core.arguments import File, Name, Names, checked
+from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
+from simnet.core.units import Bandwidth
 from simnet.engine import scenario as scenarios
 from simnet.engine.axes import point_list
 from simnet.engine.scenario import Experiment, Scenario
+from simnet.report.progress_bar import Progress
+from simnet.report.progress_bar import progress as bar
 from simnet.strategies import Strategy
 
 if TYPE_CHECKING:  # commands that take their options from here load no more than they use
-    from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer
-    from simnet.engine.result import RunResult
+    from simnet.analysis.convergence import Convergence
+    from simnet.api.answers import AdviceAnswer, CrossoverAnswer, RunAnswer, SweepAnswer, TimeToTargetAnswer
 
 Asked = Scenario | Name
 """A scenario, the name of a shipped experiment, or the path of a scenario file."""
 Settings = Mapping[str, object]
 """Values by dotted key, as a scenario file gives them: `{"cluster.num_nodes": 16}`."""
-Progress = bool | Callable[[int], object]
-"""True: a bar on a terminal or in a notebook; a function: called with the number of items done; False: nothing."""
 Axes = Mapping[str, Annotated[Sequence[object], Meta(min_length=1)]]
 """At least one value for each key that varies."""
 Draws = Annotated[int, Meta(ge=0, le=10_000)]
 Jobs = Annotated[int, Meta(ge=1, le=1024)]
-Item = TypeVar("Item", bound=msgspec.Struct)
-Watched = Callable[[int, str], AbstractContextManager[Callable[[int], object]]]
-"""Shows a bar for a number of items with a label, and gives what is called with the number of further ones done."""
-
-
-def unwatched(_: int, __: str) -> AbstractContextManager[Callable[[int], object]]:
-    """Show nothing."""
-    return nullcontext(lambda _: None)
+RATES = ("10 Gbit/s", "25 Gbit/s", "40 Gbit/s", "100 Gbit/s")
+"""Bandwidths at which trainings are compared."""
 
 
 @checked
@@ -61,7 +56,12 @@ def load(scenario: Name, settings: Settings | None = None) -> Scenario:
 
 @checked
 def simulate(
-    scenario: Asked, settings: Settings | None = None, *, draws: Draws | None = None, lost_time: bool = False
+    scenario: Asked,
+    settings: Settings | None = None,
+    *,
+    draws: Draws | None = None,
+    lost_time: bool = False,
+    progress: Progress = False,
 ) -> "RunAnswer":
     """Simulate one iteration of a scenario's strategy, and of tuned DDP, with which it is compared.
 
@@ -73,6 +73,7 @@ def simulate(
         settings: values to use instead, by dotted key.
         draws: drawn calibrations for intervals; 0 for none, else at least 20; by default as many as take little time.
         lost_time: simulate without each fault of the cluster, too: what each costs a step, mean, p50 and p95.
+        progress: as in `sweep`, by what takes long.
 
     Raises:
         SimnetError: the parts do not fit together, or the cluster has no fault that time is lost to.
@@ -83,43 +84,28 @@ def simulate(
         >>> f"{run.speedup:.2f}x, 90 % interval {run.speedup_interval[0]:.2f} to {run.speedup_interval[1]:.2f}"
         '1.03x, 90 % interval 0.71 to 1.41'
     """
-    from simnet.api.answers import RunAnswer
-
-    return as_answer(RunAnswer, simulated(experiment_of(scenario, settings, draws).at({}), lost_time=lost_time))
-
-
-def simulated(scenario: Scenario, *, lost_time: bool, watched: Watched = unwatched) -> "RunResult":
-    """Return a run with all that `simulate` says of it.
-
-    Args:
-        scenario: one point; without draws it gets as many as take little time.
-        lost_time: as in `simulate`.
-        watched: shows how far it is.
-
-    Raises:
-        SimnetError: as in `simulate`.
-    """
     from simnet.analysis import lost_time as losses
     from simnet.analysis.references import compared, references
+    from simnet.api.answers import RunAnswer, as_answer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
 
-    drawn = with_default_draws(scenario)
+    drawn = with_default_draws(experiment_of(scenario, settings, draws).at({}))
     if lost_time:
         losses.check(drawn)
     known = references([drawn])[0]
-    with watched(simulation.num_calls(drawn, known), "simulating every send") as advance:
+    with bar(simulation.num_calls(drawn, known), "simulating every send", progress) as advance:
 
         def on_round() -> None:
             advance(1)
 
         result = compared(drawn, on_round, known)
     result = simulation.with_influences(result) if result.intervals else result
-    if not lost_time:
-        return result
-    num_sides = 1 + (result.baseline is not None)
-    with watched(losses.num_runs(drawn, num_sides=num_sides), "simulating without each fault") as advance:
-        return losses.with_lost_time(result, advance)
+    if lost_time:
+        num_sides = 1 + (result.baseline is not None)
+        with bar(losses.num_runs(drawn, num_sides=num_sides), "simulating without each fault", progress) as advance:
+            result = losses.with_lost_time(result, advance)
+    return as_answer(RunAnswer, result)
 
 
 @checked
@@ -155,20 +141,20 @@ def sweep(  # noqa: PLR0913 - the options of the command
 
     Example:
         >>> import simnet
-        >>> found = simnet.sweep("bert_base_10gbit", {"strategy": ["binsgdm", "one_bit_adam"]}, draws=0)
-        >>> [(run.result.strategy, round(run.speedup, 1)) for run in found]
+        >>> sweep = simnet.sweep("bert_base_10gbit", {"strategy": ["binsgdm", "one_bit_adam"]}, draws=0)
+        >>> [(run.result.strategy, round(run.speedup, 1)) for run in sweep]
         [('binsgdm', 4.9), ('one_bit_adam', 1.4)]
     """
     from simnet.analysis import sweeps
     from simnet.analysis.workers import DaskPool
-    from simnet.api.answers import SweepAnswer
+    from simnet.api.answers import SweepAnswer, as_answer
 
     listed = points and point_list(points, [f"points[{i}]" for i in range(len(points))], "points", Path())
     experiment = experiment_of(scenario, settings, draws, axes, listed or None)
     asked = sweeps.with_draws(sweeps.points_of(experiment, sweeps.MAX_HELD))
     sweeps.check_any(asked)
     pool = None if dask_client is None else DaskPool(dask_client, "dask_client")
-    with advancing(progress, len(asked), "simulating") as advance:
+    with bar(len(asked), "simulating", progress) as advance:
         results = sweeps.run(asked, Path(output) if output is not None else None, jobs, advance, pool)
     return as_answer(SweepAnswer, sweeps.collect_results(experiment, asked, results))
 
@@ -203,11 +189,11 @@ def crossover(  # noqa: PLR0913 - the options of the command
     """
     from simnet.analysis.crossover import NUM_STEPS, search
     from simnet.analysis.references import compared
-    from simnet.api.answers import CrossoverAnswer
+    from simnet.api.answers import CrossoverAnswer, as_answer
 
     experiment = experiment_of(scenario, settings, draws)
-    with advancing(progress, NUM_STEPS, "searching") as advance:
-        found = search(
+    with bar(NUM_STEPS, "searching", progress) as advance:
+        searched = search(
             experiment,
             key=over,
             start=start,
@@ -216,7 +202,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
             simulate=compared,
             progress=advance,
         )
-    return as_answer(CrossoverAnswer, found)
+    return as_answer(CrossoverAnswer, searched)
 
 
 @checked
@@ -256,14 +242,14 @@ def advise(  # noqa: PLR0913 - the options of the command
     from simnet.analysis.advise import check_rankable
     from simnet.analysis.advise_with_faults import num_runs
     from simnet.analysis.tune import chosen, recorded_systems
-    from simnet.api.answers import AdviceAnswer
+    from simnet.api.answers import AdviceAnswer, as_answer
 
     names, recorded, judges = chosen(systems), recorded_systems(texts(steps)), texts(convergence)
     resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
     check_rankable(resolved)
     records = {Path(name).stem: trainings.load(name) for name in judges} or trainings.shipped()
-    with advancing(progress, num_runs(resolved, len(names) + len(recorded)), "predicting") as advance:
-        found = ranked(
+    with bar(num_runs(resolved, len(names) + len(recorded)), "predicting", progress) as advance:
+        ranking = ranked(
             resolved,
             names=names,
             recorded=recorded,
@@ -274,7 +260,106 @@ def advise(  # noqa: PLR0913 - the options of the command
             jobs=jobs,
             progress=advance,
         )
-    return as_answer(AdviceAnswer, found)
+    return as_answer(AdviceAnswer, ranking)
+
+
+@checked
+def time_to_target(  # noqa: PLR0913 - the options of the command
+    scenario: Asked,
+    curves: Annotated[Names, Meta(min_length=1)],
+    *,
+    at: Iterable[str] | str = RATES,
+    target: float | None = None,
+    ranks: Count | None = None,
+    steps: Annotated[int, Meta(ge=1, le=10**12)] | None = None,
+    metric: str | None = None,
+    same_task: bool = False,
+    price_per_gpu_hour: Annotated[float, Meta(gt=0, le=1e9)] | None = None,
+    settings: Settings | None = None,
+    draws: Draws | None = None,
+    progress: Progress = True,
+) -> "TimeToTargetAnswer":
+    """Find the system that reaches a target metric first: measured steps to it, times the simulated time of a step.
+
+    Args:
+        scenario: gives cluster, workload and calibration; its strategies are not used.
+        curves: a shipped name, a convergence file, or logs, each as "[SYSTEM=]LOG".
+        at: bandwidths of a NIC.
+        target: value of the metric to reach; by default that of the curves, if they have one.
+        ranks: number of ranks of the trainings to use; by default the largest; of logs, those of the cluster.
+        steps: steps of the whole training, to which measured curves are stretched; by default as measured.
+        metric: column or tag of the loss in logs; by default loss.
+        same_task: take the curves for those of the simulated model, though their number of parameters differs or is
+            unknown.
+        price_per_gpu_hour: what a GPU costs an hour, in any currency: adds the cost up to the target.
+        settings: values to use instead, by dotted key.
+        draws: as in `simulate`.
+        progress: as in `sweep`, by system and bandwidth.
+
+    Raises:
+        SimnetError: curves that cannot be read or are of another task, no target, or a wrong bandwidth.
+
+    Example:
+        >>> import simnet
+        >>> times = simnet.time_to_target(
+        ...     "bert_base_10gbit", "characters", same_task=True, at=["10 Gbit/s"], draws=0
+        ... )
+        >>> times.bandwidths[0].systems[0].title, times.target
+        ('BinSGDM', 2.4468)
+    """
+    from simnet.analysis.convergence import check_same_task
+    from simnet.analysis.time_to_target import times_to_target
+    from simnet.api.answers import TimeToTargetAnswer, as_answer
+    from simnet.engine.intervals import DRAWS
+
+    resolved = experiment_of(scenario, settings, draws, needs_strategy=False).at({})
+    run = resolved.run if resolved.run.draws is not None else replace(resolved.run, draws=DRAWS)
+    rates = _bandwidths(at)
+    trainings, notes = _trainings(texts(curves), resolved, metric, ranks)
+    if not same_task:
+        check_same_task(trainings, resolved)
+    with bar(len(trainings.systems) * len(rates), "simulating", progress) as advance:
+        times = times_to_target(
+            replace(resolved, run=run),
+            trainings,
+            bandwidths=rates,
+            ranks=ranks,
+            target=target,
+            steps=steps,
+            price_per_gpu_hour=price_per_gpu_hour,
+            progress=advance,
+        )
+    return as_answer(TimeToTargetAnswer, replace(times, notes=(*notes, *times.notes)))
+
+
+def _bandwidths(texts: Iterable[object]) -> tuple[Bandwidth, ...]:
+    """Return bandwidths, each once."""
+    try:
+        rates = [Bandwidth.parse(str(text)) for text in texts]
+    except ValueError as error:
+        raise SimnetError(f"--at: {error}") from error
+    if not rates:
+        raise SimnetError("--at: '': must hold a bandwidth; write '10 Gbit/s,25 Gbit/s'")
+    if slow := [rate for rate in rates if rate < 1]:
+        raise SimnetError(f"--at: {slow[0].text()!r}: must be at least 1 B/s; name a NIC's bandwidth")
+    return tuple(dict.fromkeys(rates))
+
+
+def _trainings(
+    curves: tuple[str, ...], scenario: Scenario, metric: str | None, ranks: int | None
+) -> "tuple[Convergence, tuple[str, ...]]":
+    """Return the trainings of a convergence file, or those of logs with notes on how they were read."""
+    from simnet.analysis.convergence import load as load_trainings
+    from simnet.analysis.training_logs import load_logs, names_a_log
+
+    of_files = [text for text in curves if not names_a_log(text)]
+    if not of_files:
+        return load_logs(curves, scenario, metric=metric, ranks=ranks)
+    if len(curves) > 1:
+        raise SimnetError(f"{of_files[0]}: among other curves: no log of a training; give it alone, or give logs only")
+    if metric is not None:
+        raise SimnetError(f"--metric: has no effect with the convergence of {of_files[0]}; drop it")
+    return load_trainings(of_files[0]), ()
 
 
 @checked
@@ -341,7 +426,7 @@ def experiment_of(  # noqa: PLR0913 - what each question may set
     from simnet.analysis.advise import with_strategy
     from simnet.analysis.workers import num_cores
 
-    with advancing(True, len(systems()), "choosing a strategy") as advance:
+    with bar(len(systems()), "choosing a strategy") as advance:
         return with_strategy(experiment, jobs or num_cores(), advance)
 
 
@@ -349,22 +434,3 @@ def texts(names: Names) -> tuple[str, ...]:
     """Return names as texts."""
     assert isinstance(names, tuple)  # as `checked` makes it
     return tuple(map(str, names))
-
-
-def as_answer(kind: type[Item], found: msgspec.Struct) -> Item:
-    """Return a result as the answer that holds the same."""
-    return kind(**{name: getattr(found, name) for name in kind.__struct_fields__})
-
-
-@contextmanager
-def advancing(progress: Progress, total: int, label: str) -> Iterator[Callable[[int], object]]:
-    """Yield the function that is called with the number of further items done."""
-    from simnet.report.progress_bar import in_notebook, is_watched, progress_bar
-
-    if callable(progress):
-        yield progress
-    elif progress and (in_notebook() or is_watched()):
-        with progress_bar(total, label) as advance:
-            yield advance
-    else:
-        yield lambda _: None

@@ -1,7 +1,7 @@
 """`simnet advise`: which system pays on a cluster, if any."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -56,10 +56,6 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     settings: tuple[str, ...],
     draws: int | None,
     systems: str | None,
-    steps: tuple[str, ...],
-    convergence: tuple[str, ...],
-    samples: float | None,
-    price_per_gpu_hour: float | None,
     folder: Path | None,
     form: str,
     output: Path | None,
@@ -67,6 +63,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     plot: Path | None,
     style: str,
     jobs: int | None,
+    **chosen: Any,
 ) -> None:
     """Run `simnet advise`."""
     from simnet.analysis.workers import num_cores, raise_gc_threshold
@@ -84,31 +81,28 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 
         check_new(folder)
     tell_of_axes(experiment)
-    found = options.asked(questions.advise)(
+    advice = options.asked(questions.advise)(
         scenario,
         fixed,
         systems=() if systems is None else [name.strip() for name in systems.split(",")],
-        steps=steps,
-        convergence=convergence,
-        samples=samples,
-        price_per_gpu_hour=price_per_gpu_hour,
         jobs=jobs or num_cores(),
+        **chosen,
     )
     if plot is not None:
-        _draw(found, plot, style)
+        _draw(advice, plot, style)
     if folder is not None:
-        found.proof(folder)
+        advice.proof(folder)
         tell(f"wrote {folder}; run prove.sbatch there, or prove.py by torchrun, then: simnet validate {folder}")
-    emit(found.to_json() if form == "json" else found.ranking() if everything else found.page(), output)
+    emit(advice.to_json() if form == "json" else advice.ranking() if everything else advice.page(), output)
 
 
-def _draw(found: "Advice", path: Path, style: str) -> None:
+def _draw(advice: "Advice", path: Path, style: str) -> None:
     from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
         from simnet.report import figures
 
-        figure.write(figures.advice(found), path)
+        figure.write(figures.advice(advice), path)
 
 
 def _check_nodes(scenario: Scenario) -> None:

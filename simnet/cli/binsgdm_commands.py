@@ -27,7 +27,7 @@ def adopted(home: str, name: str) -> click.Command:
 
 def _adopted(made: click.Command) -> click.Command:
     names = ("name", "callback", "help", "epilog", "short_help", "context_settings")
-    given = {name: getattr(made, name) for name in names} | {"params": [*made.params]}
+    kept = {name: getattr(made, name) for name in names} | {"params": [*made.params]}
     if isinstance(made, click.Group):
-        return options.CommandGroup(**given, commands={name: _adopted(one) for name, one in made.commands.items()})
-    return _Adopted(**given)
+        return options.CommandGroup(**kept, commands={name: _adopted(inner) for name, inner in made.commands.items()})
+    return _Adopted(**kept)

@@ -1,14 +1,13 @@
 """`simnet calibrate`: measurements to a calibration, with intervals and residuals."""
 
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from simnet.api import measurements
 from simnet.cli import options
-from simnet.cli.output import check_files, check_format, emit
+from simnet.cli.output import check_files, check_format, count_as_read, emit
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 
@@ -91,58 +90,47 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     variation: bool,
     ranks_per_node: int | None,
     workload: Path | None,
-    base: str | None,
-    experiment: str | None,
-    trained: str | None,
-    batch: int | None,
-    hold_out: tuple[Path, ...],
-    in_place: tuple[Path, ...],
-    cluster: str | None,
-    algorithm: Literal["ring"] | None,
-    protocol: Literal["LL", "LL128", "Simple"] | None,
     bound_percent: float,
     accept_poor_fit: bool,
     draws: int,
     figure: Path | None,
     all_rows: bool,
     form: str,
+    **chosen: Any,
 ) -> None:
     """Run `simnet calibrate`."""
     for param in ctx.command.params:
-        is_given = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
-        if not variation and is_given and param.name == "ranks_per_node":
+        is_named = ctx.get_parameter_source(param.name or "") is click.core.ParameterSource.COMMANDLINE
+        if not variation and is_named and param.name == "ranks_per_node":
             raise SimnetError(f"{param.opts[0]}: has no effect without --variation; drop it")
-        if variation and is_given and param.name not in _OF_VARIATION:
+        if variation and is_named and param.name not in _OF_VARIATION:
             raise SimnetError(f"{param.opts[0]}: has no effect with --variation; drop it")
     if variation:
         _fit_variation(files, output, ranks_per_node, form, all_rows=all_rows)
         return
     from simnet.calibration.fit import check_errors, checked_residuals
 
-    asked = measurements.ask(
-        files,
-        base=base,
-        experiment=experiment,
-        trained=trained,
-        cluster=cluster,
-        held_out_paths=hold_out,
-        in_place_paths=in_place,
-        wants_workload=workload is not None,
-        batch=batch,
-        allowed=(algorithm, protocol),
-        bound=bound_percent / 100,
-        draws=draws,
-    )
-    # Last, since no output may replace any file that was read.
+    count_as_read((*files, *chosen["hold_out"], *chosen["in_place"]))
     check_files(output=output, workload=workload, figure=figure)
     check_format(figure)
-    found = measurements.fit(asked, wants_calibration=output is not None)
-    say(found.to_json() if form == "json" else found.page(all_rows=all_rows))
+    fit = options.asked(measurements.calibrate)(
+        files,
+        workload=workload is not None,
+        bound_percent=bound_percent,
+        accept_poor_fit=True,  # since a poor fit is shown and drawn before it is refused
+        bootstrap_draws=draws,
+        **chosen,
+    )
+    if output is not None and fit.toml is None:
+        raise SimnetError(
+            "-o: the files tell neither links nor kernels; give --workload FILE for traces or steps of one rank"
+        )
+    say(fit.to_json() if form == "json" else fit.page(all_rows=all_rows))
     if figure is not None:
-        _draw(found.residuals, figure)
+        _draw(fit.residuals, figure)
     if not accept_poor_fit:
-        check_errors(checked_residuals(found.parts), bound_percent / 100)
-    for text, path in ((found.toml, output), (found.workload_toml, workload)):
+        check_errors(checked_residuals(fit.parts), bound_percent / 100)
+    for text, path in ((fit.toml, output), (fit.workload_toml, workload)):
         if path is not None and text is not None:
             emit(text, path)
             tell(f"wrote {path}")
@@ -153,17 +141,18 @@ def _fit_variation(
 ) -> None:
     """Fit the variation in files, print it, and write it as faults."""
     from simnet.calibration import variation, variation_files
-    from simnet.report import rank_table
+    from simnet.report.calibration import variation_page
+    from simnet.report.rows import json_text
 
     samples = variation_files.read(files, ranks_per_node)
     # Last, since no output may replace any file that was read.
     check_files(output=output)
-    found = variation.fit(samples)
-    text = variation.text(found)
+    fitted = variation.fit(samples)
+    text = variation.text(fitted)
     if form == "json":
-        say(json.dumps(rank_table.variation_object(found), indent=2))
+        say(json_text(fitted))
     else:
-        say(rank_table.variation_page(found, "" if output else text, all_rows=all_rows))
+        say(variation_page(fitted, "" if output else text, all_rows=all_rows))
     if output is not None:
         emit(text, output)
         tell(f"wrote {output}")

@@ -1,7 +1,6 @@
 """`simnet doctor`: what works on this machine, and what is missing for what."""
 
 import importlib
-import json
 import os
 import platform
 import subprocess
@@ -13,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 
+from simnet.analysis.workers import num_cores
 from simnet.cli import options
 from simnet.cli.output import check_file, emit
 from simnet.cli.terminal import say
@@ -22,6 +22,7 @@ from simnet.core import version
 from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json
 from simnet.report.page import Page
+from simnet.report.rows import json_text
 from simnet.report.table import Table
 from simnet.report.text import count_text
 
@@ -84,9 +85,9 @@ class Finding(Struct, frozen=True):
 def command(form: str, output: Path | None) -> None:
     """Run `simnet doctor`."""
     check_file(output)
-    found = list(findings())
-    told = {"version": version.text(), "findings": [structs.asdict(one) for one in found]}
-    emit(json.dumps(told, indent=2) if form == "json" else _page(found), output)
+    rows = list(findings())
+    whole = {"version": version.text(), "findings": rows}
+    emit(json_text(whole) if form == "json" else _page(rows), output)
 
 
 def findings() -> Iterator[Finding]:
@@ -101,37 +102,35 @@ def findings() -> Iterator[Finding]:
         yield from asked.result()
 
 
-def _page(found: list[Finding]) -> Page:
+def _page(findings: list[Finding]) -> Page:
     blocks: list[str | Table] = []
-    for part in dict.fromkeys(one.part for one in found):
-        rows = [(one.name, one.found or MISSING, one.needed_for, one.repair) for one in found if one.part == part]
+    for part in dict.fromkeys(finding.part for finding in findings):
+        rows = [
+            (finding.name, finding.found or MISSING, finding.needed_for, finding.repair)
+            for finding in findings
+            if finding.part == part
+        ]
         blocks += [f"{part}:", Table(["", "found", "needed for", "what to do"], rows, indent=2), ""]
-    wrong = [one.name for one in found if one.repair]
-    told = f"{count_text(len(wrong), 'thing')} missing or too old: {', '.join(wrong)}." if wrong else "All is well."
-    return Page([*blocks, told])
+    wrong = [finding.name for finding in findings if finding.repair]
+    summary = f"{count_text(len(wrong), 'thing')} missing or too old: {', '.join(wrong)}." if wrong else "All is well."
+    return Page([*blocks, summary])
 
 
 def _machine() -> Iterator[Finding]:
     system = f"{platform.system()} {platform.release()} ({platform.machine()})"
-    for name, found in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
-        yield Finding("machine", name, found, "all commands")
-    yield Finding("machine", "cores", str(_num_cores()), "sweeps and draws, one process a core")
-
-
-def _num_cores() -> int:
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    for name, text in (("simnet", version.text()), ("Python", platform.python_version()), ("system", system)):
+        yield Finding("machine", name, text, "all commands")
+    yield Finding("machine", "cores", str(num_cores()), "sweeps and draws, one process a core")
 
 
 def _package(part: str, name: str, least: str, needed_for: str, repair: str) -> Finding:
     try:
-        found = metadata.version(name)
+        installed = metadata.version(name)
     except metadata.PackageNotFoundError:
         return Finding(part, name, "", needed_for, repair)
-    if _numbers(found) < _numbers(least):
-        return Finding(part, name, found, needed_for, f"needs {least} or newer: {repair} --upgrade")
-    return Finding(part, name, found, needed_for)
+    if _numbers(installed) < _numbers(least):
+        return Finding(part, name, installed, needed_for, f"needs {least} or newer: {repair} --upgrade")
+    return Finding(part, name, installed, needed_for)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -170,8 +169,8 @@ def _gpu() -> Iterator[Finding]:
         ("nccl", "NCCL", "communication between GPUs", "install a build of torch with NCCL"),
         ("triton", "Triton", "binsgdm's fast kernels on a GPU", "pip install triton"),
     ):
-        found = str(versions.get(key, ""))
-        yield Finding("GPU", name, found, what, "" if found else repair)
+        known = str(versions.get(key, ""))
+        yield Finding("GPU", name, known, what, "" if known else repair)
 
 
 def _probed() -> dict[str, Any]:
@@ -190,9 +189,9 @@ def _probed() -> dict[str, Any]:
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         return {"error": f"torch cannot be imported: {last[0]}"}
-    found = parse_json(done.stdout, PROBE)
-    assert isinstance(found, dict)
-    return found
+    about = parse_json(done.stdout, PROBE)
+    assert isinstance(about, dict)
+    return about
 
 
 @options.command(

@@ -4,7 +4,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -75,52 +74,38 @@ RDMA_BYTES_PER_S = 200e9 / 8
     help="What the hardware takes (simnet show calibrations).  [default: by the GPU and the network]",
 )
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
-def command(file: Path, *, yes: bool, **given: Any) -> None:
+def command(file: Path, *, yes: bool, **named: Any) -> None:
     """Run `simnet init`."""
     if file.suffix != ".toml":
         raise SimnetError(f"{str(file)!r}: is no name of a scenario file: must end in .toml; try {file.name}.toml")
     if os.path.lexists(file):
         raise SimnetError(f"{file}: is there already: nothing is overwritten; name another file, or remove it")
     check_file(file, "FILE")
-    ask = _default if yes else _asker()
-    answers = _answers({key: value for key, value in given.items() if value is not None}, ask, file.absolute().parent)
+    named = {key: value for key, value in named.items() if value is not None}
+    answers = _answers(named, file.absolute().parent, asks=not yes)
     text = templates.page("init.toml", _template_values(answers, file))
     notes = _checked(text, file)
     emit(text, file)
-    if answers["gpu"] != given.get("gpu", answers["gpu"]):
-        tell(f"note: {given['gpu']!r} is taken as {answers['gpu']}; others: simnet show gpus")
+    if answers["gpu"] != named.get("gpu", answers["gpu"]):
+        tell(f"note: {named['gpu']!r} is taken as {answers['gpu']}; others: simnet show gpus")
     for note in notes:
         tell(f"note: {note}")
     tell(f"wrote {file}; try: simnet advise {file}")
-
-
-Ask = Callable[[str, Any, str], Any]
-
-
-def _default(_key: str, default: Any, _question: str) -> Any:
-    return default
-
-
-def _asker() -> Ask:
-    """Return what asks on the terminal; without one, the first question is refused."""
-
-    def ask(key: str, default: Any, question: str) -> Any:
-        if not _is_watched():
-            raise SimnetError(f"init: --{key}: missing, and there is no terminal to ask on; give it, or --yes")
-        return click.prompt(question, default=default, type=type(default), err=True)
-
-    return ask
 
 
 def _is_watched() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
-def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> dict[str, Any]:
+def _answers(named: dict[str, Any], folder: Path, *, asks: bool) -> dict[str, Any]:
     """Return what options say, and what they leave open as it is answered; paths as from the folder of the scenario."""
 
     def say(key: str, default: Any, question: str) -> Any:
-        return given[key] if key in given else ask(key, default, question)
+        if key in named or not asks:
+            return named.get(key, default)
+        if not _is_watched():
+            raise SimnetError(f"init: --{key}: missing, and there is no terminal to ask on; give it, or --yes")
+        return click.prompt(question, default=default, type=type(default), err=True)
 
     gpu = full_gpu_name(str(say("gpu", "A100-80GB", "GPU (simnet show gpus)")))
     rate = _of_gpu(INSIDE_RATES, gpu, PCIE)
@@ -139,16 +124,16 @@ def _answers(given: dict[str, Any], ask: Ask, folder: Path) -> dict[str, Any]:
         "workload": _from(folder, say("workload", "bert_base", "Model (simnet show workloads, or a file)")),
         "batch": say("batch", 32, "Samples of a GPU in a micro-batch"),
         "accumulation": say("accumulation", 1, "Micro-batches of a step"),
-        "strategy": given.get("strategy"),
-        "calibration": _from(folder, given.get("calibration") or _calibration(gpu, network)),
+        "strategy": named.get("strategy"),
+        "calibration": _from(folder, named.get("calibration") or _calibration(gpu, network)),
     }
 
 
-def _network(given: str) -> str:
+def _network(name: str) -> str:
     """Return a network that was asked for on a terminal."""
-    if given not in LATENCIES:
-        raise SimnetError(f"--network: {given!r}: must be one of {', '.join(LATENCIES)}; give one of them")
-    return given
+    if name not in LATENCIES:
+        raise SimnetError(f"--network: {name!r}: must be one of {', '.join(LATENCIES)}; give one of them")
+    return name
 
 
 def _calibration(gpu: str, network: str) -> str:
@@ -177,8 +162,8 @@ def _rate(key: str, text: object) -> str:
 
 
 def _template_values(answers: dict[str, Any], file: Path) -> dict[str, object]:
-    own = Bandwidth.parse(answers["nic"])
-    rates = sorted({own, *(Bandwidth(own * factor) for factor in (0.25, 0.5, 2.0, 4.0))})
+    rate = Bandwidth.parse(answers["nic"])
+    rates = sorted({rate, *(Bandwidth(rate * factor) for factor in (0.25, 0.5, 2.0, 4.0))})
     nodes = sorted({1, 2, answers["nodes"], 2 * answers["nodes"], 4 * answers["nodes"]})
     cluster = f"{answers['nodes']} nodes of {answers['gpus']} {answers['gpu']} at {answers['nic']}"
     asked = f"Is {answers['strategy']} faster than DDP for" if answers["strategy"] else "What should train"
@@ -203,7 +188,7 @@ def _precision(answers: dict[str, Any], folder: Path) -> str:
     timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers["gpu"]]
     work = part.get("work", {}).get("precision")
     peaks = gpu_models.find(answers["gpu"]).peak_flops
-    known = [*timed, *([work] if work in peaks else []), *(one for one in ("bf16", "fp16", "fp32") if one in peaks)]
+    known = [*timed, *([work] if work in peaks else []), *(form for form in ("bf16", "fp16", "fp32") if form in peaks)]
     return str(known[0]) if known and ("compute" in part or "work" in part) else ""
 
 

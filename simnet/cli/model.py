@@ -91,14 +91,14 @@ def command(
     check_file(output)
     if output.exists() and not force:
         raise SimnetError(f"{output}: exists: name another file with -o, or replace it with --force")
-    found = _counted(source, chosen)
-    data = model_workload.data_of_count(found, _command_text(ctx, source))
+    counted = _counted(source, chosen)
+    data = model_workload.data_of_count(counted, _command_text(ctx, source))
     if timed:
         data = model_workload.with_times(data, timed)
     write_file(output, model_workload.text(data).encode())
-    for note in found["notes"]:
+    for note in counted["notes"]:
         tell(f"note: {note}")
-    tell(f"wrote {output}: {_summary(found)}")
+    tell(f"wrote {output}: {_summary(counted)}")
 
 
 def _command_text(ctx: click.Context, source: str) -> str:
@@ -106,8 +106,8 @@ def _command_text(ctx: click.Context, source: str) -> str:
     words = ["simnet", "model", source]
     for param in ctx.command.params:
         assert param.name is not None
-        is_given = ctx.get_parameter_source(param.name) == click.core.ParameterSource.COMMANDLINE
-        if param.name not in LEFT_OUT and is_given:
+        is_named = ctx.get_parameter_source(param.name) == click.core.ParameterSource.COMMANDLINE
+        if param.name not in LEFT_OUT and is_named:
             value = ctx.params[param.name]
             words += [param.opts[0]] if value is True else [param.opts[0], str(value)]
     return shlex.join(words)
@@ -121,13 +121,13 @@ def _counted(source: str, chosen: dict[str, Any]) -> dict[str, Any]:
     except ImportError as error:
         raise SimnetError(f"model: needs torch ({error}): {errors.INSTALL_TORCH}") from error
     try:
-        found: dict[str, Any] = counting.describe_step(source, counting.StepOptions(**chosen))
+        counted: dict[str, Any] = counting.describe_step(source, counting.StepOptions(**chosen))
     except counting.FailedModelError as error:
         tell(_own_traceback(error.__cause__))
         raise SimnetError(str(error)) from error
     except errors.BinsgdmError as error:
         raise SimnetError(str(error)) from error
-    return found
+    return counted
 
 
 def _own_traceback(error: BaseException) -> str:
@@ -141,14 +141,14 @@ def _own_traceback(error: BaseException) -> str:
     return "".join([*head, *traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
 
 
-def _summary(found: Mapping[str, Any]) -> str:
+def _summary(counted: Mapping[str, Any]) -> str:
     """Return the size of a model in a line."""
     from simnet.core.units import format_bytes
 
-    memory, work = found["memory"], found["work"]
+    memory, work = counted["memory"], counted["work"]
     held = sum(memory[key] for key in ("parameters", "gradients", "optimizer"))
     return (
-        f"{found['num_elements']:,} elements in {len(found['tensors'])} gradients; a sample takes "
+        f"{counted['num_elements']:,} elements in {len(counted['tensors'])} gradients; a sample takes "
         f"{(work['forward_flops'] + work['backward_flops']) / 1e9:,.4g} GFLOP; {format_bytes(held)} of parameters, "
         f"gradients and optimizer, and {format_bytes(memory['activations_per_sample'])} of activations a sample"
     )

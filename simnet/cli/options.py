@@ -1,10 +1,8 @@
 """The options that several commands share, and the help page on which they stand apart from a command's own."""
 
-import ast
 import importlib
 import inspect
 import re
-import textwrap
 from collections.abc import Callable
 from functools import partial
 from itertools import takewhile
@@ -148,10 +146,10 @@ class Number(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the number."""
-        found = super().convert(value, param, ctx)
-        if found != found:  # noqa: PLR0124 - only nan differs from itself
+        number = super().convert(value, param, ctx)
+        if number != number:  # noqa: PLR0124 - only nan differs from itself
             self.fail(f"{value!r} is no number.", param, ctx)
-        return found
+        return number
 
 
 Result = TypeVar("Result")
@@ -219,38 +217,30 @@ def of(function: Callable[..., Any], *rare_ones: str, **looks: dict[str, Any]) -
         **looks: what an option has beside that, such as a metavar, in the order of the options; "name" is what it is
             called where that is not the argument's name.
     """
-    parameters, helps = inspect.signature(function).parameters, _helps(_doc(function))
+    parameters, helps = inspect.signature(function).parameters, _helps(inspect.getdoc(function) or "")
 
     def decorate(command_: Decorated) -> Decorated:
         for key, look in reversed(looks.items()):
             more = _typed(parameters[key]) | look
             name = more.pop("name", key)
             make = rare if key in rare_ones else click.option
-            text = re.sub(r"\.(?=  \[|$)", "; repeatable.", helps[key], count=1) if "multiple" in more else helps[key]
+            text = helps.get(key, "")  # which is missing where Python runs with -OO
+            text = re.sub(r"\.(?=  \[|$)", "; repeatable.", text, count=1) if "multiple" in more else text
             command_ = make(f"--{name.replace('_', '-')}", key, **{"help": text} | more)(command_)
         return command_
 
     return decorate
 
 
-def _doc(function: Callable[..., Any]) -> str:
-    """Return the docstring of a function, from its source where Python runs with -OO."""
-    if doc := inspect.getdoc(function):
-        return doc
-    (found,) = ast.parse(textwrap.dedent(inspect.getsource(function))).body
-    assert isinstance(found, ast.FunctionDef)
-    return ast.get_docstring(found) or ""
-
-
 def _helps(doc: str) -> dict[str, str]:
     """Return what a docstring says of each argument, as a sentence, its default in brackets."""
     block = doc.partition("\nArgs:\n")[2].partition("\n\n")[0]
-    found = {}
+    helps = {}
     for entry in re.split(r"\n(?=    \w+: )", f"\n{block}")[1:]:
         key, _, text = " ".join(entry.split()).partition(": ")
         text = re.sub(r"`(\w+)`", lambda name: f"--{name[1].replace('_', '-')}", text[:1].upper() + text[1:])
-        found[key] = re.sub(r"; by default (.*)\.$", r".  [default: \1]", text)
-    return found
+        helps[key] = re.sub(r"; by default (.*)\.$", r".  [default: \1]", text)
+    return helps
 
 
 def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
@@ -260,12 +250,12 @@ def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
         return {"is_flag": True}
     if kind in (Names, Files):
         return {"multiple": True, **({"type": INPUT_PATH} if kind is Files else {})}
-    given = parameter.default
-    found = {} if given in (None, (), parameter.empty) else {"default": given, "show_default": True}
+    default = parameter.default
+    option = {} if default in (None, (), parameter.empty) else {"default": default, "show_default": True}
     if get_origin(kind) in (Union, UnionType):
         kind = next(arm for arm in get_args(kind) if arm is not type(None))
     if get_origin(kind) is Literal:
-        return found | {"type": click.Choice(get_args(kind))}
+        return option | {"type": click.Choice(get_args(kind))}
     if get_origin(kind) is Annotated:
         of_kind, *limits = get_args(kind)
         bound = next((limit for limit in limits if isinstance(limit, Meta)), None)
@@ -273,9 +263,9 @@ def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
             low = bound.ge if bound.ge is not None else bound.gt
             high = bound.le if bound.le is not None else bound.lt
             make: Any = click.IntRange if of_kind is int else Number
-            return found | {"type": make(low, high, min_open=bound.gt is not None, max_open=bound.lt is not None)}
-        return found
-    return found | {"type": kind}
+            return option | {"type": make(low, high, min_open=bound.gt is not None, max_open=bound.lt is not None)}
+        return option
+    return option | {"type": kind}
 
 
 def asked(function: Callable[..., Result]) -> Callable[..., Result]:

@@ -2,30 +2,19 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from simnet.cli.terminal import progress, say, tell
+from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
-from simnet.core.files import is_special, refuse_input, write_error, write_file, write_target
+from simnet.core.files import file_stamp, is_special, refuse_input, write_error, write_file, write_target
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Experiment
     from simnet.report.page import Page
-
-
-Item = TypeVar("Item")
-
-
-def watched(items: Sequence[Item]) -> Iterator[Item]:
-    """Yield the items, with a bar of predictions on stderr if that is a terminal."""
-    with progress(len(items), "predicting") as advance:
-        for item in items:
-            yield item
-            advance(1)
 
 
 def tell_of_axes(experiment: "Experiment") -> None:
@@ -33,6 +22,12 @@ def tell_of_axes(experiment: "Experiment") -> None:
     if experiment.swept_keys:
         keys = ", ".join(experiment.swept_keys)
         tell(f"note: this is one point, without the sweep over {keys}; choose another with --set")
+
+
+def count_as_read(paths: Iterable[str | Path]) -> None:
+    """Let no output replace these files, which are yet to be read."""
+    for path in paths:
+        file_stamp(Path(path))
 
 
 def check_file(path: Path | None, option: str = "-o") -> None:

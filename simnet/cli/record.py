@@ -72,15 +72,15 @@ def import_step(  # noqa: PLR0913, PLR0917 - one argument an option
     from simnet.strategies import step_file
     from simnet.traces.import_step import ImportOptions, step_of
 
-    given = ImportOptions(num_nodes=nodes, ranks_per_node=ranks_per_node, comm_groups=comm_groups, step=step)
-    found = step_of(files, given)
-    data = step_file.encode(found)
+    chosen = ImportOptions(num_nodes=nodes, ranks_per_node=ranks_per_node, comm_groups=comm_groups, step=step)
+    recorded = step_of(files, chosen)
+    data = step_file.encode(recorded)
     step_file.decode(data, str(output))  # what is written can be read
     check_file(output)
     write_file(output, data)
-    for note in found.recordings[0].notes:
+    for note in recorded.recordings[0].notes:
         tell(f"note: {note}")
-    for sentence in recorded_step.communication_text(found):
+    for sentence in recorded_step.communication_text(recorded):
         tell(sentence if sentence.startswith("warning") else f"found: {sentence}")
     tell(f"wrote {output}")
 
@@ -125,12 +125,12 @@ def export_step(file: Path, prefix: Path, nodes: int | None, ranks_per_node: int
 
 def _layout(step: "StepFile", nodes: int | None, ranks_per_node: int | None, where: str) -> "RecordedLayout":
     """Return the layout that is asked for, or the only one."""
-    found = [
-        one
-        for one in step.recordings
-        if nodes in (None, one.num_nodes) and ranks_per_node in (None, one.ranks_per_node)
+    layouts = [
+        layout
+        for layout in step.recordings
+        if nodes in (None, layout.num_nodes) and ranks_per_node in (None, layout.ranks_per_node)
     ]
-    if len(found) != 1:
-        known = ", ".join(one.text for one in step.recordings)
+    if len(layouts) != 1:
+        known = ", ".join(layout.text for layout in step.recordings)
         raise SimnetError(f"{where}: recorded on {known}; choose one of these with --nodes and --ranks-per-node")
-    return found[0]
+    return layouts[0]

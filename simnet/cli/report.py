@@ -11,8 +11,9 @@ import click
 from simnet.cli import completing, options
 from simnet.cli.output import check_file, emit
 from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import progress, say, tell
+from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
+from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.report.contents import Contents
@@ -87,7 +88,7 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         check_file(output)  # again, now that it is known which files the scenario is made of
         contents = _of_scenario(source, fixed, measurements, _names(systems), jobs)
         commands = _commands(source, settings, draws)
-    again = shlex.join(["simnet", "report", source, *_given(settings, draws, measurements, systems), "-o", str(output)])
+    again = shlex.join(["simnet", "report", source, *_words(settings, draws, measurements, systems), "-o", str(output)])
     emit(report_page(contents, Origin.of([again, *commands], files.inputs())), output)
     tell(f"wrote {output} in {time.perf_counter() - start_s:.1f} s")
 
@@ -116,13 +117,13 @@ def _of_scenario(
 ) -> "Contents":
     from simnet.analysis import results_file
     from simnet.analysis.workers import num_cores, raise_gc_threshold
-    from simnet.api.measurements import validate_steps
+    from simnet.api.measurements import validate
     from simnet.api.questions import experiment_of
     from simnet.report import contents
 
     raise_gc_threshold()
     scenario = experiment_of(source, fixed, None, jobs=jobs or num_cores()).at({})
-    measured = validate_steps(source, paths, None, None, None, fixed=fixed).comparisons if paths else ()
+    measured = options.asked(validate)(source, paths, settings=fixed).comparisons if paths else ()
     known = None if fixed or not source.endswith(".json") else results_file.read_run(Path(source))
     with progress(contents.num_ticks(scenario, systems), "simulating") as tick:
         return contents.of_scenario(
@@ -136,24 +137,24 @@ def _names(systems: str | None) -> list[str] | None:
     return None if systems is not None and not names else names
 
 
-def _given(
+def _words(
     settings: tuple[str, ...], draws: int | None, measurements: tuple[Path, ...] = (), systems: str | None = None
 ) -> list[str]:
     """Return options as they were given."""
-    given = [text for setting in settings for text in ("--set", setting)]
-    given += ["--draws", str(draws)] if draws is not None else []
-    given += ["--systems", systems] if systems is not None else []
-    return given + [text for path in measurements for text in ("--measured", str(path))]
+    words = [text for setting in settings for text in ("--set", setting)]
+    words += ["--draws", str(draws)] if draws is not None else []
+    words += ["--systems", systems] if systems is not None else []
+    return words + [text for path in measurements for text in ("--measured", str(path))]
 
 
 def _commands(source: str, settings: tuple[str, ...], draws: int | None) -> list[str]:
     """Return the commands that print what the page shows."""
     from simnet.report.contents import BANDWIDTH, ENDS
 
-    given = _given(settings, draws)
+    words = _words(settings, draws)
     over = ["--break-even", BANDWIDTH, "--from", ENDS[0], "--to", ENDS[1]]
     lines = [["simulate", source], ["sweep", source, *over], ["advise", source]]
-    return [shlex.join(["simnet", *line, *given]) for line in lines]
+    return [shlex.join(["simnet", *line, *words]) for line in lines]
 
 
 @options.command(

@@ -1,6 +1,5 @@
 """`simnet show`: what is shipped, one part or experiment as TOML, or what a recorded step holds."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -79,6 +78,7 @@ def _strategies() -> Iterator[tuple[str, str]]:
 
 def _show_step(path: Path, form: str) -> None:
     from simnet.report import recorded_step
+    from simnet.report.rows import json_text
 
     step = step_file.read(path)
     if form == "table":
@@ -86,7 +86,7 @@ def _show_step(path: Path, form: str) -> None:
     elif form == "csv":
         say(recorded_step.csv_table(step).csv())
     else:
-        say(json.dumps(recorded_step.to_object(step), indent=2, allow_nan=False))
+        say(json_text(recorded_step.to_object(step)))
 
 
 def _show_part(name: str) -> None:

@@ -9,14 +9,13 @@ from simnet.api import questions
 from simnet.cli import options
 from simnet.cli.output import check_different, check_file, check_files, emit
 from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import progress, tell
+from simnet.cli.terminal import tell
 from simnet.core.errors import SimnetError
 from simnet.core.files import is_special
-from simnet.engine.result import RunResult, to_json
+from simnet.engine.result import RunResult
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Scenario
-    from simnet.report.page import Page
 
 
 @options.command(
@@ -59,12 +58,12 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     _check_outputs(output, trace, trace_iterations)
     if lost_time:
         _check_lost_time(point, form)
-    result = questions.simulated(point, lost_time=lost_time, watched=progress)
+    result = options.asked(questions.simulate)(point, lost_time=lost_time, progress=True)
     if trace:
         from simnet.traces.timeline_trace import ITERATIONS, write_trace
 
         write_trace(result, trace, trace_iterations or ITERATIONS)
-    emit(_text(result, form), output)
+    emit(_csv(result) if form == "csv" else result.to_json() if form == "json" else result.page(), output)
     if result.scenario.run.draws is None and result.result.fidelity == "exact":
         tell("note: simulated rank by rank, where each draw takes as long again: no intervals; --draws 20 makes them")
     if experiment.swept_keys:
@@ -94,14 +93,7 @@ def _check_lost_time(scenario: "Scenario", form: str) -> None:
         raise SimnetError(f"--lost-time: {error}") from error
 
 
-def _text(result: RunResult, form: str) -> "str | Page":
-    """Return a result in one of the formats."""
-    if form == "table":
-        from simnet.report.result_page import result_page
-
-        return result_page(result)
-    if form == "json":
-        return to_json(result.without_spans(), indent=2).decode()
+def _csv(result: RunResult) -> str:
     from simnet.report.rows import row, table
 
     return table([row(result)]).csv()

@@ -1,10 +1,10 @@
 """`simnet sweep`: a grid of scenarios, or a list of them, to a table, a CSV file and a JSON file, or a Parquet file."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,14 +13,14 @@ from simnet.cli import completing, options
 from simnet.cli.main import INTERRUPTED
 from simnet.cli.output import check_file, check_replaceable, emit
 from simnet.cli.settings import add_draws, read_axes, read_points, read_points_file, read_settings, read_value
-from simnet.cli.terminal import progress, say, tell
+from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult, to_json
+from simnet.report.progress_bar import progress
 
 if TYPE_CHECKING:
     from simnet.analysis.workers import Pool
     from simnet.engine.axes import PointList
-    from simnet.engine.scenario import Experiment
     from simnet.report.page import Page
 
 RESULTS = ("results.csv", "results.json")
@@ -105,83 +105,20 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     strict: bool,
 ) -> None:
     """Run `simnet sweep`."""
-    from simnet.analysis import sweeps
+    from simnet.analysis import results_file, sweeps
+    from simnet.analysis.journal import Journal
+    from simnet.analysis.workers import num_cores
+    from simnet.report.sweep_page import refused_lines
 
     start = time.perf_counter()
-    workers = _Workers(jobs, scheduler, dask_local)
-    workers.check()
-    if form == PARQUET and output is None:
+    _check_workers({"--jobs": jobs, "--scheduler": scheduler, "--dask-local": dask_local})
+    is_parquet = form == PARQUET
+    if is_parquet and output is None:
         raise SimnetError("--format: 'parquet': needs a directory for its file; add -o DIR")
     fixed, axes = read_axes(settings)
     add_draws(fixed, draws)
     listed = _listed(point_texts, points_file)
-    experiment = questions.experiment_of(scenario, fixed, None, axes, listed, jobs=workers.num_processes)
-    done = _simulate(experiment, form, output, workers)
-    tell(_summary(done, time.perf_counter() - start))
-    if done.lacks_intervals and draws is None:
-        tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
-    if strict and done.num_refused:
-        ctx.exit(REFUSED)
-
-
-class _Workers(NamedTuple):
-    """Who simulates, as the options say."""
-
-    jobs: int | None
-    scheduler: str | None
-    dask_local: int | None
-
-    def check(self) -> None:
-        """Check that one of the options alone says it."""
-        names = {"--jobs": self.jobs, "--scheduler": self.scheduler, "--dask-local": self.dask_local}
-        given = [name for name, value in names.items() if value is not None]
-        if len(given) > 1:
-            raise SimnetError(f"{given[0]}: {names[given[0]]}: has no effect with {given[1]}; drop one of the two")
-
-    @property
-    def num_processes(self) -> int:
-        """Processes of this machine at most, without Dask."""
-        from simnet.analysis.workers import num_cores
-
-        return self.jobs or num_cores()
-
-    @contextmanager
-    def pool(self) -> "Iterator[Pool | None]":
-        """Yield the workers of Dask; None where processes of this machine simulate."""
-        if self.scheduler is None and self.dask_local is None:
-            yield None
-            return
-        from simnet.analysis.workers import dask_local, dask_scheduler
-
-        with dask_scheduler(self.scheduler) if self.scheduler is not None else dask_local(self.dask_local or 1) as pool:
-            yield pool
-
-
-class _Done(NamedTuple):
-    """A sweep that was simulated and written.
-
-    Attributes:
-        num_points: how many points there are.
-        num_refused: how many of them are refused.
-        num_before: how many of them an earlier, stopped sweep had finished.
-        lacks_intervals: whether a speedup has no interval because there are too many points.
-        files: that were written.
-    """
-
-    num_points: int
-    num_refused: int
-    num_before: int
-    lacks_intervals: bool
-    files: list[Path]
-
-
-def _simulate(experiment: "Experiment", form: str, output: Path | None, workers: _Workers) -> _Done:
-    """Simulate all points, and write and print them once all are there."""
-    from simnet.analysis import results_file, sweeps
-    from simnet.analysis.journal import Journal
-    from simnet.report.sweep_page import refused_lines
-
-    is_parquet = form == PARQUET
+    experiment = questions.experiment_of(scenario, fixed, None, axes, listed, jobs=jobs or num_cores())
     if is_parquet:
         from simnet.report.frame import check_parquet
 
@@ -193,43 +130,63 @@ def _simulate(experiment: "Experiment", form: str, output: Path | None, workers:
         check_replaceable(file, output)
     with (
         _explain_resume(output),
-        workers.pool() as pool,
+        _pool(scheduler, dask_local) as pool,
         progress(len(points), "simulating") as advance,
         Journal(output) as journal,
     ):
         sweep = sweeps.Sweep(points, journal)
-        sweep.simulate(workers.num_processes, advance, pool)
+        sweep.simulate(jobs or num_cores(), advance, pool)
         results = sweep.results()
     whole = sweeps.collect_results(experiment, points, results)
-    if is_parquet:
-        _write_parquet(whole, files[0], output)
-        say(str(files[0]))
-    else:
-        shown = _text(whole, form)  # before anything is written: it may be refused
-        for file in files:
-            kind = file.suffix.removeprefix(".")
-            emit(shown if kind == form else _text(whole, kind), file, output)
-        emit(shown, None)
+    _write(whole, form, files, output)
     if form != "table":  # whose end has them
         for line in refused_lines(whole, str(journal.path)) if is_parquet else refused_lines(whole):
             tell(line)
-    has_baseline = any(point.baseline for point in whole.points)
-    return _Done(
-        num_points=len(points),
-        num_refused=len(whole.refused),
-        num_before=sweep.num_before,
-        lacks_intervals=has_baseline and len(points) > sweeps.MOST_DRAWN,
-        files=files,
-    )
+    refused = f", {len(whole.refused)} of them refused" if whole.refused else ""
+    kept = f", {sweep.num_before} of them finished before" if sweep.num_before else ""
+    written = f"; wrote {' and '.join(map(str, files))}" if files else ""
+    tell(f"{len(points)} points in {time.perf_counter() - start:.1f} s{refused}{kept}{written}")
+    if draws is None and len(points) > sweeps.MOST_DRAWN and any(point.baseline for point in whole.points):
+        tell(f"note: more than {sweeps.MOST_DRAWN} points get no intervals of their own accord; --draws 20 makes them")
+    if strict and whole.refused:
+        ctx.exit(REFUSED)
 
 
-def _write_parquet(whole: SweepResult, path: Path, inside: Path | None) -> None:
-    from simnet.core.files import writing
-    from simnet.report.frame import write_parquet
-    from simnet.report.rows import row
+@contextmanager
+def _pool(scheduler: str | None, num_local: int | None) -> "Iterator[Pool | None]":
+    """Yield the workers of Dask; None where processes of this machine simulate."""
+    if scheduler is None and num_local is None:
+        yield None
+        return
+    from simnet.analysis.workers import dask_local, dask_scheduler
 
-    with writing(path, inside) as file:
-        write_parquet((row(point, point.set) for point in whole.points), file)
+    with dask_scheduler(scheduler) if scheduler is not None else dask_local(num_local or 1) as pool:
+        yield pool
+
+
+def _check_workers(workers: Mapping[str, object]) -> None:
+    """Check that one option alone says who simulates."""
+    named = [option for option, value in workers.items() if value is not None]
+    if len(named) > 1:
+        raise SimnetError(f"{named[0]}: {workers[named[0]]}: has no effect with {named[1]}; drop one of the two")
+
+
+def _write(whole: SweepResult, form: str, files: Sequence[Path], output: Path | None) -> None:
+    """Write the results, and print them, or the name of a Parquet file."""
+    if form == PARQUET:
+        from simnet.core.files import writing
+        from simnet.report.frame import write_parquet
+        from simnet.report.rows import row
+
+        with writing(files[0], output) as file:
+            write_parquet((row(point, point.set) for point in whole.points), file)
+        say(str(files[0]))
+        return
+    shown = _text(whole, form)  # before anything is written: it may be refused
+    for path in files:
+        kind = path.suffix.removeprefix(".")
+        emit(shown if kind == form else _text(whole, kind), path, output)
+    emit(shown, None)
 
 
 def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
@@ -239,14 +196,6 @@ def _listed(texts: Sequence[str], file: Path | None) -> "PointList | None":
     if file is not None:
         return read_points_file(file)
     return read_points(texts) if texts else None
-
-
-def _summary(done: _Done, elapsed_s: float) -> str:
-    """Return one line about the points, the time and the written files."""
-    refused = f", {done.num_refused} of them refused" if done.num_refused else ""
-    kept = f", {done.num_before} of them finished before" if done.num_before else ""
-    written = f"; wrote {' and '.join(map(str, done.files))}" if done.files else ""
-    return f"{done.num_points} points in {elapsed_s:.1f} s{refused}{kept}{written}"
 
 
 def _text(whole: SweepResult, form: str) -> "str | Page":
@@ -315,7 +264,7 @@ def crossover(  # noqa: PLR0913, PLR0917 - one argument an option
     add_draws(fixed, draws)
     load_experiment(scenario, fixed)
     check_file(output)  # which may be none of the files that were read
-    found = options.asked(questions.crossover)(
+    answer = options.asked(questions.crossover)(
         scenario, over=over, start=read_value(start), end=read_value(end), settings=fixed, tolerance=tolerance
     )
-    emit(found.to_json() if form == "json" else found.page(), output)
+    emit(answer.to_json() if form == "json" else answer.page(), output)

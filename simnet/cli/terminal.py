@@ -3,8 +3,6 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, TextIO
 
 import click
@@ -85,27 +83,6 @@ def one_line(text: str) -> str:
     """
     line = " ".join(harmless(text).split("\n"))
     return cut(_LONG_WORD.sub(lambda word: cut(word[0], WORD), line), LINE)
-
-
-@contextmanager
-def progress(total: int, label: str) -> Iterator[Callable[[int], None]]:
-    """Show a bar on stderr, if a person sees that.
-
-    Args:
-        total: at which the bar is full; nothing is shown for 0.
-        label: the work, such as "simulating".
-
-    Yields:
-        A function of the number of further items that are done.
-    """
-    from simnet.report.progress_bar import is_watched, progress_bar
-
-    if not total or not is_watched():
-        yield lambda _: None
-        return
-
-    with progress_bar(total, label) as advance:
-        yield advance
 
 
 def silence(stream: IO[str] | None) -> None:

@@ -1,19 +1,17 @@
 """`simnet advise --time-to-target`: which system reaches a metric first on a cluster."""
 
-import json
 from pathlib import Path
+from typing import Any
 
 import click
 
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.analysis.tune import with_any_strategy
-from simnet.api import trainings
+from simnet.api import questions
 from simnet.cli import completing, options
-from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
+from simnet.cli.output import check_figure, check_file, count_as_read, emit, tell_of_axes
 from simnet.cli.settings import add_draws, read_settings, read_values
-from simnet.cli.terminal import progress
 from simnet.engine.scenario import load_experiment
-from simnet.report.time_to_target import time_to_target_object, time_to_target_page
 
 
 @options.command(
@@ -45,12 +43,12 @@ from simnet.report.time_to_target import time_to_target_object, time_to_target_p
 @click.option(
     "--at",
     "rates",
-    default=",".join(trainings.RATES),
+    default=",".join(questions.RATES),
     show_default=True,
     metavar="RATES",
     help="Bandwidths of a NIC, separated by commas.",
 )
-@options.of(trainings.time_to_target, target={}, ranks={}, steps={}, metric={}, same_task={}, price_per_gpu_hour={})
+@options.of(questions.time_to_target, target={}, ranks={}, steps={}, metric={}, same_task={}, price_per_gpu_hour={})
 @options.SET
 @options.DRAWS
 @options.plot("the metric over simulated time")
@@ -62,18 +60,13 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     curves: tuple[str, ...],
     further: tuple[str, ...],
     rates: str,
-    target: float | None,
-    ranks: int | None,
-    steps: int | None,
-    metric: str | None,
-    same_task: bool,
-    price_per_gpu_hour: float | None,
     settings: tuple[str, ...],
     draws: int | None,
     plot: Path | None,
     style: str,
     form: str,
     output: Path | None,
+    **chosen: Any,
 ) -> None:
     """Run `simnet advise --time-to-target`."""
     if not (curves := further + curves):
@@ -81,22 +74,22 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     fixed = read_settings(settings)
     add_draws(fixed, draws)
     asked = with_any_strategy(load_experiment(experiment, fixed))
-    given = trainings.bandwidths(read_values(rates), rates)
-    question = trainings.TargetQuestion.of(asked.at({}), curves, given, metric=metric, ranks=ranks, same_task=same_task)
-    check_file(output)  # which may be none of the files that were read
+    count_as_read(text.rpartition("=")[2] for text in curves)
+    check_file(output)  # which may be none of the files that are read
     check_figure(plot, output, style)
     tell_of_axes(asked)
-    with progress(question.num_steps, "simulating") as advance:
-        found = question.answer(advance, target=target, steps=steps, price_per_gpu_hour=price_per_gpu_hour)
+    times = options.asked(questions.time_to_target)(
+        experiment, curves, at=read_values(rates) or (rates,), settings=fixed, **chosen
+    )
     if plot is not None:
-        _draw(found, plot, style)
-    emit(json.dumps(time_to_target_object(found), indent=2) if form == "json" else time_to_target_page(found), output)
+        _draw(times, plot, style)
+    emit(times.to_json() if form == "json" else times.page(), output)
 
 
-def _draw(found: TimesToTarget, path: Path, style: str) -> None:
+def _draw(times: TimesToTarget, path: Path, style: str) -> None:
     from simnet.report import figure
 
     with figure.styled(figure.style_named(style)):
         from simnet.report import figures
 
-        figure.write(figures.time_to_target(found), path)
+        figure.write(figures.time_to_target(times), path)

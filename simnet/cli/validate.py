@@ -7,7 +7,7 @@ import click
 
 from simnet.api import measurements
 from simnet.cli import completing, options
-from simnet.cli.output import check_file, check_format, check_writable, watched
+from simnet.cli.output import check_file, check_format, check_writable
 from simnet.cli.terminal import say, tell
 from simnet.core.errors import SimnetError
 
@@ -74,35 +74,37 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
     """Run `simnet validate`."""
     from simnet.calibration.comparison import within
 
-    nic_bytes_per_s = nic_gbit_per_s * 1e9 / 8 if nic_gbit_per_s is not None else None
     if experiment is None:
-        _check_published(figure, nic_bytes_per_s, published=published)
-        holds = _published(names, form, output)
+        _check_published(figure, nic_gbit_per_s, published=published)
+        _check(output, names)
+    elif published or names or output or form != "table":
+        raise SimnetError(
+            "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
+        )
     else:
-        if published or names or output or form != "table":
-            raise SimnetError(
-                "validate: --published, --set, --format and -o: need no EXPERIMENT; drop them, or drop EXPERIMENT"
-            )
         check_file(figure, "--figure")
         check_format(figure)
-        if measurements.is_folder(experiment):
-            found = options.asked(measurements.validate)(
-                experiment, files, model=model, nic_gbit_per_s=nic_gbit_per_s, draws=draws
-            )
-            tell(f"wrote {Path(experiment, 'calibration.toml')}")
-        else:
-            found = measurements.validate_steps(experiment, files, model, draws, nic_bytes_per_s, watched)
-        say(found.page())
+    answer = options.asked(measurements.validate)(
+        experiment, files, published=published, sets=names, model=model, nic_gbit_per_s=nic_gbit_per_s, draws=draws
+    )
+    if answer.verdict is not None:
+        tell(f"wrote {Path(str(experiment), 'calibration.toml')}")
+    say(answer.to_json() if form == "json" else answer.page())
+    if experiment is None:
+        if output is not None and answer.evidence is not None:
+            _write(answer.outcomes, answer.evidence, output)
+        holds = all(outcome.holds for outcome in answer.outcomes)
+    else:
         if figure is not None:
-            _draw(found.comparisons, figure, experiment)
-        holds = within(found.comparisons, mean, worst)
+            _draw(answer.comparisons, figure, experiment)
+        holds = within(answer.comparisons, mean, worst)
     if not holds:
         context.exit(1)
 
 
-def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, published: bool) -> None:
+def _check_published(figure: Path | None, nic_gbit_per_s: float | None, *, published: bool) -> None:
     """Refuse options that need an experiment, and a command that names nothing."""
-    if nic_bytes_per_s is not None:
+    if nic_gbit_per_s is not None:
         raise SimnetError("validate: --nic-gbit-per-s: needs EXPERIMENT; drop it")
     if figure is not None:
         raise SimnetError(
@@ -110,16 +112,6 @@ def _check_published(figure: Path | None, nic_bytes_per_s: float | None, *, publ
         )
     if not published:
         raise SimnetError("validate: no measurements: name EXPERIMENT and MEASUREMENTS, or add --published")
-
-
-def _published(names: tuple[str, ...], form: str, output: Path | None) -> bool:
-    """Compare published sets, and return whether each is within its bound."""
-    _check(output, names)
-    found = measurements.validate_published(names)
-    say(found.to_json() if form == "json" else found.page())
-    if output is not None and found.evidence is not None:
-        _write(found.outcomes, found.evidence, output)
-    return all(outcome.holds for outcome in found.outcomes)
 
 
 def _draw(points: "Sequence[Comparison]", path: Path, experiment: str) -> None:

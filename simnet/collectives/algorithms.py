@@ -215,11 +215,8 @@ def _fastest_of_all(topology: Topology, message_bytes: float, also_beyond_nccl: 
 
 def _candidates(topology: Topology, message_bytes: float, also_beyond_nccl: bool) -> tuple[Schedule, ...]:
     world = topology.group("world")
-    fitting = [
-        algorithm
-        for algorithm in every()
-        if (algorithm.is_tuned_over or also_beyond_nccl) and _exists(algorithm, topology)
-    ]
+    tried = [algorithm for algorithm in every() if algorithm.is_tuned_over or also_beyond_nccl]
+    fitting = [algorithm for algorithm in tried if _exists(algorithm, topology)]
     # NCCL's own ring and tree in its own time; the same by links alone would be faster than NCCL is.
     if any(algorithm.needs_nccl for algorithm in fitting):
         fitting = [algorithm for algorithm in fitting if algorithm.name not in COARSE]
@@ -303,9 +300,7 @@ def _half_ring(topology: Topology, half: Schedule, message_bytes: float) -> Sche
     if costs is None or not costs.holds_for(group.nodes) or not half.rounds:
         return half
     if topology.lanes:
-        return any_of(
-            [_in_protocol(half, protocol) for protocol in nccl_model.PROTOCOLS if costs.allows("ring", protocol)]
-        )
+        return _in_every_protocol(half, costs, _in_protocol)
     fastest = _fastest_in_nccl(topology, costs, nccl_model.gather_candidates, group, message_bytes)
     return _in_protocol(half, fastest.protocol)
 
@@ -316,15 +311,14 @@ def _nccl_broadcast(topology: Topology, group: Group, message_bytes: float, way:
     if costs is None or not costs.holds_for(group.nodes) or not passed_on.rounds:
         return None
     if topology.lanes:
-        return any_of(
-            [
-                _counted_in_full(passed_on, protocol)
-                for protocol in nccl_model.PROTOCOLS
-                if costs.allows("ring", protocol)
-            ]
-        )
+        return _in_every_protocol(passed_on, costs, _counted_in_full)
     fastest = _fastest_in_nccl(topology, costs, nccl_model.broadcast_candidates, group, message_bytes)
     return _counted_in_full(passed_on, fastest.protocol)
+
+
+def _in_every_protocol(ring: Schedule, costs: NcclCosts, made: Callable[[Schedule, Protocol], Schedule]) -> Schedule:
+    """Return what stands for a ring in the fastest protocol that NCCL may take in each lane."""
+    return any_of([made(ring, protocol) for protocol in nccl_model.PROTOCOLS if costs.allows("ring", protocol)])
 
 
 def _fastest_in_nccl(

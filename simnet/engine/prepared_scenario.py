@@ -118,14 +118,11 @@ class PreparedScenario:
         Not where one node was asked to stand for all, where that makes next to no difference, or where it is more than
         can be looked at.
         """
-        bounds = [
-            collective
-            for collective in plan.collectives
-            if link_loads.is_upper_bound(self.topology, collective.schedule)
-        ]
+        schedules = [collective.schedule for collective in plan.collectives]
+        bounds = [schedule for schedule in schedules if link_loads.is_upper_bound(self.topology, schedule)]
         if not bounds or self.scenario.run.fidelity != "auto":
             return False
-        most = max(collective.schedule.num_rounds for collective in bounds) * self.topology.world_size
+        most = max(schedule.num_rounds for schedule in bounds) * self.topology.world_size
         at = self.numbers(plan.strategy)
         return most <= link_loads.MOST_FOLLOWED and plan.uneven_s(at) > UNEVEN_MATTERS * plan.iteration_s(at)
 

@@ -55,7 +55,7 @@ def run_html(result: RunResult) -> str:
 def _bars(result: RunResult) -> Iterator[str]:
     """Yield a bar for each strategy, the parts of its step in their colours, and a legend."""
     steps = sides(result)
-    longest_s = max(one.iteration_s for one in steps)
+    longest_s = max(step.iteration_s for step in steps)
     for name, step in zip(titles([result]), steps, strict=True):
         parts = "".join(_parts(step, longest_s))
         spoken = f"{name}: {format_seconds(step.iteration_s)} a step"

@@ -36,21 +36,22 @@ def sweep_line(sweep: SweepResult) -> str:
     return f"{printable(sweep.name)}: {len(sweep.points)} points{refused} over {printable(over)}{between}"
 
 
-def crossover_line(found: Crossover) -> str:
+def crossover_line(crossover: Crossover) -> str:
     """Return where the faster side changes in one line."""
-    return f"{found.key}: " + ("; ".join(crossing_text(found, one) for one in found.crossings) or "no crossing")
+    crossings = [crossing_text(crossover, crossing) for crossing in crossover.crossings]
+    return f"{crossover.key}: {'; '.join(crossings) or 'no crossing'}"
 
 
 def advice_line(advice: Advice) -> str:
     """Return what to use in one line."""
-    texts = [f"{one.system.label} {speedup_text(one.system.speedup.value)}" for one in advice.choices]
+    texts = [f"{choice.system.label} {speedup_text(choice.system.speedup.value)}" for choice in advice.choices]
     return f"{printable(advice.scenario.name)}: {', '.join(texts)} over {advice.baseline}"
 
 
-def time_to_target_line(found: TimesToTarget) -> str:
+def time_to_target_line(times: TimesToTarget) -> str:
     """Return the first system at every bandwidth in one line."""
-    firsts = [f"{there.bandwidth.text()}: {there.systems[0].title}" for there in found.bandwidths]
-    return f"{printable(found.convergence.task)}, first at {found.target:g}: {', '.join(firsts)}"
+    firsts = [f"{there.bandwidth.text()}: {there.systems[0].title}" for there in times.bandwidths]
+    return f"{printable(times.convergence.task)}, first at {times.target:g}: {', '.join(firsts)}"
 
 
 def errors_line(comparisons: Sequence[Comparison]) -> str:

@@ -1,20 +1,23 @@
-"""A calibration for people: what was fitted, how well, and where a traced step went."""
+"""A calibration for people: what was fitted, how well, where a traced step went, and every rank beside the others."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from simnet.calibration.comparison import Comparison, mean_error, worst_row
 from simnet.calibration.fit import FittedPart
+from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
-from simnet.report.text import hanging
+from simnet.report.text import count_text, hanging, nodes_text
 from simnet.traces.kineto import Trace
 
 PHASES = {
     "step_s": "step", "forward_s": "forward", "backward_s": "backward", "optimizer_s": "optimizer",
     "compute_s": "compute", "communication_s": "communication", "overlapped_s": "overlapped with compute",
 }  # fmt: skip
+MOST_RANKS = 32
+"""Of a table of ranks, unless all are asked for."""
 
 
 def calibration_page(
@@ -54,15 +57,15 @@ def to_object(traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], 
         "fitted": {name: text for part in parts for name, text in part.shown.items()},
         "rows": [
             {
-                "group": one.series,
-                "row": one.label,
-                "role": one.role,
-                "measured_s": one.measured,
-                "predicted_s": one.predicted,
-                "error": one.error,
+                "group": row.series,
+                "row": row.label,
+                "role": row.role,
+                "measured_s": row.measured,
+                "predicted_s": row.predicted,
+                "error": row.error,
             }
             for part in parts
-            for one in part.residuals
+            for row in part.residuals
         ],
         "notes": _all_notes(parts, notes),
     }
@@ -73,11 +76,11 @@ def _all_notes(parts: Iterable[FittedPart], notes: Iterable[str]) -> list[str]:
 
 
 ROWS = (
-    Column("group", cell=lambda one: _series(one.series, one.role)),
-    Column("row", cell=lambda one: one.label),
-    Column("measured", cell=lambda one: format_seconds(one.measured)),
-    Column("fitted", cell=lambda one: format_seconds(one.predicted)),
-    Column("error", cell=lambda one: f"{one.error:+.1%}"),
+    Column("group", cell=lambda row: _series(row.series, row.role)),
+    Column("row", cell=lambda row: row.label),
+    Column("measured", cell=lambda row: format_seconds(row.measured)),
+    Column("fitted", cell=lambda row: format_seconds(row.predicted)),
+    Column("error", cell=lambda row: f"{row.error:+.1%}"),
 )
 """Of every residual."""
 
@@ -88,26 +91,73 @@ def step_times(trace: Trace, name: str) -> list[str]:
     lines = [f"{name}: {len(trace.steps)} steps of one rank, {where}; medians"]
     lines += [f"  {text:<26} {format_seconds(trace.median_s(field))}" for field, text in PHASES.items()]
     last = trace.steps[-1]
-    for one in last.collectives:
-        sent = one.collective
+    for call in last.collectives:
+        sent = call.collective
         assert sent is not None
         size = format_bytes(sent.in_bytes or 0)
         size = "of unknown size" if sent.in_bytes is None and sent.kind != "barrier" else size
-        lines.append(f"  {sent.name}, {size}: {format_seconds(one.end_s - one.start_s)}")
+        lines.append(f"  {sent.name}, {size}: {format_seconds(call.end_s - call.start_s)}")
     return lines
 
 
 def _groups(residuals: Sequence[Comparison]) -> Table:
     """Return mean and worst error of every group, fitted ones first."""
-    keys = sorted(dict.fromkeys((one.role, one.series) for one in residuals), key=lambda key: key[0])
+    keys = sorted(dict.fromkeys((row.role, row.series) for row in residuals), key=lambda key: key[0])
     return Table(("residuals", "rows", "mean", "worst", "worst row"), (_line(residuals, *key) for key in keys))
 
 
 def _line(residuals: Sequence[Comparison], role: str, series: str) -> tuple[str, ...]:
-    mine = [one for one in residuals if (one.role, one.series) == (role, series)]
-    worst = worst_row(mine)
-    return _series(series, role), str(len(mine)), f"{mean_error(mine):.1%}", f"{worst.error:+.1%}", worst.label
+    rows = [row for row in residuals if (row.role, row.series) == (role, series)]
+    worst = worst_row(rows)
+    return _series(series, role), str(len(rows)), f"{mean_error(rows):.1%}", f"{worst.error:+.1%}", worst.label
 
 
 def _series(series: str, role: str) -> str:
     return f"{series} (held out)" if role == "held out" else series
+
+
+def variation_page(fitted: RunVariation, snippet: str = "", *, all_rows: bool = False) -> Page:
+    """Return what `simnet calibrate --variation` prints.
+
+    Args:
+        fitted: what was fitted.
+        snippet: faults as TOML, shown below; "" if they are written to a file.
+        all_rows: show every rank, not only the slowest of many.
+    """
+    shown = fitted.ranks if all_rows else _slowest(fitted.ranks)
+    ranks = f"{count_text(len(fitted.ranks), 'rank')} on {nodes_text(len(fitted.ranks) // fitted.ranks_per_node)}"
+    hidden = len(fitted.ranks) - len(shown)
+    notes = [*([f"{hidden} faster ranks are not shown: --all-rows"] if hidden else []), *fitted.notes]
+    return Page(
+        [
+            f"{fitted.where}: {ranks}, {fitted.num_steps} steps; mean compute {format_seconds(fitted.compute_s)}, "
+            + (f"cv {fitted.cv:.3g}" if fitted.cv else "which hardly varies"),
+            "",
+            Table.of(RANK_COLUMNS, shown),
+            *(["", *(line for note in notes for line in hanging("note: ", note))] if notes else []),
+            *(["", *snippet.splitlines()] if snippet else []),
+        ]
+    )
+
+
+def _slowest(ranks: Sequence[VariedRank]) -> tuple[VariedRank, ...]:
+    """Return the ranks that are slowest, or hold up others most, in order; all where they are few."""
+    if len(ranks) <= MOST_RANKS:
+        return tuple(ranks)
+    chosen = sorted(ranks, key=lambda rank: (rank.is_slow, rank.held_s or 0.0, rank.factor), reverse=True)[:MOST_RANKS]
+    return tuple(sorted(chosen, key=lambda rank: rank.rank))
+
+
+RANK_COLUMNS = (
+    Column("rank", "right", cell=lambda rank: str(rank.rank)),
+    Column("node", "right", cell=lambda rank: f"{rank.node}.{rank.local_rank}"),
+    Column("compute", "right", cell=lambda rank: format_seconds(rank.compute_s)),
+    Column("x others", "right", cell=lambda rank: f"{rank.factor:.3f}"),
+    Column("interval", "right", cell=lambda rank: f"{rank.low:.3f} to {rank.high:.3f}"),
+    Column("came last", "right", cell=lambda rank: "-" if rank.came_last is None else f"{rank.came_last:.0%}"),
+    Column("holds up by", "right", cell=lambda rank: "-" if rank.held_s is None else format_seconds(rank.held_s)),
+    Column(
+        "pauses", "right", cell=lambda rank: f"{rank.pauses}, {format_seconds(rank.paused_s)}" if rank.pauses else "-"
+    ),
+    Column("", cell=lambda rank: "slow" if rank.is_slow else ""),
+)

@@ -12,24 +12,27 @@ from simnet.analysis.crossover import speedup_of
 from simnet.analysis.references import compared
 from simnet.analysis.tune import chosen
 from simnet.calibration.comparison import Comparison
+from simnet.cluster.hardware import Calibration
+from simnet.core.bounded_types import Kind
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, format_bytes, format_seconds
-from simnet.engine import memory_fit
+from simnet.engine import intervals, memory_fit
 from simnet.engine.intervals import with_default_draws
 from simnet.engine.memory_fit import size_text
 from simnet.engine.result import PointResult, RunResult, SweepResult
 from simnet.engine.scenario import Scenario, experiment_of
 from simnet.engine.simulation import simulate, with_influences
-from simnet.report import assumptions, charts, comparison_charts, step_charts
+from simnet.report import charts, comparison_charts, step_charts
 from simnet.report.advice import answer, answer_table
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
+from simnet.report.influences import interval_text, noun
 from simnet.report.labels import label as label_of
 from simnet.report.labels import panels, sides, titles, varies, workload_name
-from simnet.report.result_page import reference_sentence
+from simnet.report.result_page import assumptions, reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
-from simnet.report.text import capitalized, nics_text, nodes_text, printable, speedup_text
+from simnet.report.text import capitalized, nics_text, nodes_text, percent, printable, speedup_text
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
 NODES = "cluster.num_nodes"
@@ -42,6 +45,18 @@ TOLERANCE = 1e-3
 MOST_NODES = 4
 """Times the scenario's nodes, up to which it is looked at."""
 MOST_PANELS = 6
+HEADS = ("part", "as simulated", "measured?", "source")
+MEASURED: dict[Kind, str] = {
+    "measured": "yes, on this hardware",
+    "published": "yes, by others",
+    "derived": "no, derived from measurements",
+    "estimate": "no, an estimate",
+    "ideal": "no, ideal values",
+}
+NOMINAL = "no, nominal rates"
+LINKS = {"intra_node": "links inside nodes", "inter_node": "links between nodes", "nccl": "NCCL's all-reduce"}
+"""Parts of a calibration that have sources of their own."""
+Part = tuple[str, str, str, str]
 Tick = Callable[[int], object]
 
 
@@ -162,12 +177,12 @@ def _that_fits(scenario: Scenario) -> tuple[Scenario, str]:
 
 def _too_large(result: RunResult) -> str:
     """Return which side of a run needs more memory than the GPU has, in one sentence; "" where both fit."""
-    found = [
-        f"{title} takes {size_text(one.memory)} of {format_bytes(one.memory.gpu_bytes)}"
-        for title, one in zip(titles([result]), sides(result), strict=True)
-        if one.memory is not None and one.memory.gpu_bytes is not None and one.memory.fits is False
+    texts = [
+        f"{title} takes {size_text(side.memory)} of {format_bytes(side.memory.gpu_bytes)}"
+        for title, side in zip(titles([result]), sides(result), strict=True)
+        if side.memory is not None and side.memory.gpu_bytes is not None and side.memory.fits is False
     ]
-    return f"does not fit {result.scenario.cluster.gpu}: {' and '.join(found)}." if found else ""
+    return f"does not fit {result.scenario.cluster.gpu}: {' and '.join(texts)}." if texts else ""
 
 
 def _own_point(scenario: Scenario, known: RunResult | None, tick: Tick) -> RunResult:
@@ -189,9 +204,9 @@ def of_sweep(sweep: SweepResult, measured: Sequence[Comparison] = ()) -> Content
         raise SimnetError(crossover.NOTHING_TO_COMPARE.format(sweep.name))
     by_panel = list(panels(points).items())
     best = max(points, key=lambda point: point.speedup or 0.0)
-    if all(len(mine) == 1 for _, mine in by_panel):
+    if all(len(panel) == 1 for _, panel in by_panel):
         by_panel = [("", points)]
-    sections = [_speedup_section(mine, label) for label, mine in by_panel[:MOST_PANELS]]
+    sections = [_speedup_section(panel, label) for label, panel in by_panel[:MOST_PANELS]]
     return Contents(
         title=printable(sweep.question or sweep.name),
         question=f"Sweep {sweep.name}, {len(sweep.points)} points." if sweep.question else "",
@@ -245,7 +260,7 @@ def verdict_sentence(result: RunResult) -> str:
     strategy, baseline = titles([result])
     ends = result.intervals.get("speedup")
     between = f" (90 % interval {' to '.join(map(speedup_text, ends))})" if ends else ""
-    times = [format_seconds(one.iteration_s) for one in sides(result)]
+    times = [format_seconds(side.iteration_s) for side in sides(result)]
     return (
         f"a step takes {times[0]} with {strategy} and {times[1]} with {baseline}: "
         f"{speedup_text(result.speedup)}{between}."
@@ -279,13 +294,13 @@ def _around(scenario: Scenario, tick: Tick, jobs: int) -> SweepResult:
 
 
 def _nodes_around(scenario: Scenario) -> list[int]:
-    own = scenario.cluster.num_nodes
-    return sorted({own, *(2**power for power in range(12) if 2**power <= max(8, MOST_NODES * own))})
+    num_nodes = scenario.cluster.num_nodes
+    return sorted({num_nodes, *(2**power for power in range(12) if 2**power <= max(8, MOST_NODES * num_nodes))})
 
 
 def _rates_around(scenario: Scenario) -> list[str]:
-    own = scenario.cluster.inter_node.bytes_per_s
-    return [rate.text() for rate in sorted({own, *map(Bandwidth.parse, RATES)})]
+    bytes_per_s = scenario.cluster.inter_node.bytes_per_s
+    return [rate.text() for rate in sorted({bytes_per_s, *map(Bandwidth.parse, RATES)})]
 
 
 def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult | None = None) -> Section:
@@ -293,16 +308,16 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     has_nodes = len({point.num_nodes for point in points}) > 1
     has_rates = len({point.nic_gbit_per_s for point in points}) > 1
     places = [(point.num_nodes, point.nic_gbit_per_s) for point in points]
-    found: list[Chart] = []
+    drawn: list[Chart] = []
     if len(set(places)) == len(places):
         roles = titles(points)
-        found += [charts.speedups(points, BANDWIDTH, asked=own, roles=roles)] if has_rates else []
-        found += [charts.speedups(points, NODES, asked=own, roles=roles)] if has_nodes else []
-        found += [charts.heat_map(points, roles=roles)] if has_nodes and has_rates else []
-    if not found:
-        found.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))
+        drawn += [charts.speedups(points, BANDWIDTH, asked=own, roles=roles)] if has_rates else []
+        drawn += [charts.speedups(points, NODES, asked=own, roles=roles)] if has_nodes else []
+        drawn += [charts.heat_map(points, roles=roles)] if has_nodes and has_rates else []
+    if not drawn:
+        drawn.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))
     title = f"How much faster: {label}" if label else "How much faster, and where"
-    return Section(key="speedup", title=title, charts=tuple(found))
+    return Section(key="speedup", title=title, charts=tuple(drawn))
 
 
 def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
@@ -314,7 +329,7 @@ def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
 
     experiment = experiment_of(result.scenario)
     try:
-        found = crossover.search(
+        searched = crossover.search(
             experiment,
             key=BANDWIDTH,
             start=ENDS[0],
@@ -329,21 +344,21 @@ def _crossover_section(result: RunResult, tick: Tick) -> Iterator[Section]:
     strategy, baseline = titles([result])
     has_one = result.scenario.cluster.nics_per_node == 1
     key = "NIC bandwidth" if has_one else "each NIC's bandwidth"
-    found = structs.replace(found, key=key, strategy=strategy, baseline=baseline)
-    said = tuple(crossover_sentences(found))
-    chart = charts.crossover(found, said[0])
+    searched = structs.replace(searched, key=key, strategy=strategy, baseline=baseline)
+    said = tuple(crossover_sentences(searched))
+    chart = charts.crossover(searched, said[0])
     yield Section(key="crossover", title="At which bandwidth it pays", paragraphs=said[1:], charts=(chart,))
 
 
 def _of_run(result: RunResult) -> tuple[Chart, ...]:
-    found = [step_charts.breakdown([result])]
+    drawn = [step_charts.breakdown([result])]
     if varies(result):
-        found.append(step_charts.distribution(result))
+        drawn.append(step_charts.distribution(result))
     if result.result.lost_time is not None:
-        found.append(step_charts.lost_time(result))
+        drawn.append(step_charts.lost_time(result))
     if result.sensitive_to:
-        found.append(step_charts.tornado(result))
-    return tuple(found)
+        drawn.append(step_charts.tornado(result))
+    return tuple(drawn)
 
 
 def _advice_section(advice: Advice) -> Section:
@@ -365,7 +380,71 @@ def _measured_section(measured: Sequence[Comparison]) -> Iterator[Section]:
 def _assumed_section(result: RunResult) -> Section:
     """Return every assumption with its source, and the interval of every uncertain value."""
     tables = (
-        ("What was assumed, where it comes from, and whether it was measured", assumptions.parts_table(result)),
-        ("Values that are not sure", assumptions.uncertain_table(result)),
+        ("What was assumed, where it comes from, and whether it was measured", parts_table(result)),
+        ("Values that are not sure", uncertain_table(result)),
     )
     return Section(key="assumptions", title="What this rests on", tables=tables)
+
+
+def parts_table(result: RunResult) -> Table:
+    """Return every part that was assumed, with its source and whether it was measured."""
+    return Table(HEADS, _parts(result))
+
+
+def uncertain_table(result: RunResult) -> Table:
+    """Return the 90 % interval of each value that has one, the model's own error last."""
+    known = intervals.stated_intervals(intervals.plain_scenario(result.scenario))
+    rows = [(noun(key), interval_text(key, ends)) for key, ends in known.items()]
+    error = intervals.model_error(result.scenario.calibration)
+    rows.append(("the model itself, of a time", f"{1 / error.time:.2g} to {error.time:.2g} times as long"))
+    rows.append(("the model itself, of a speedup", f"{1 / error.speedup:.2g} to {error.speedup:.2g} times as large"))
+    return Table(("value", "90 % interval, as a factor on what was assumed"), rows)
+
+
+def _parts(result: RunResult) -> Iterator[Part]:
+    scenario, shown = result.scenario, assumptions(result)
+    calibration = scenario.calibration
+    yield "cluster", shown["cluster"], NOMINAL, scenario.cluster.source
+    yield "workload", shown["workload"], "gradients: counted", scenario.workload.source
+    yield from _compute_rows(scenario)
+    yield "calibration", shown["calibration"], MEASURED[calibration.kind], calibration.source
+    yield from _calibration_rows(calibration)
+    yield "the model's own error", "in the intervals", "yes", intervals.model_error(calibration).source
+    yield "program", shown["simulated"], "", ""
+
+
+def _compute_rows(scenario: Scenario) -> Iterator[Part]:
+    """Yield the timed rows of the workload that are of the cluster's GPU."""
+    gpu = scenario.cluster.gpu
+    for row in scenario.workload.compute:
+        if row.gpu == (gpu or row.gpu):
+            yield f"compute, {row.gpu} {row.precision}", f"batch {row.batch}", MEASURED[row.kind], row.source
+
+
+def _calibration_rows(calibration: Calibration) -> Iterator[Part]:
+    """Yield the parts of a calibration that say where they come from by themselves."""
+    for key, label in LINKS.items():
+        part = getattr(calibration, key)
+        if part is not None and part.source:
+            where = _measured_text(calibration.kind, getattr(part, "measured_on", None))
+            yield label, _efficiency_text(getattr(part, "efficiency", None)), where, part.source
+    for name, library in calibration.libraries.items():
+        if library.source:
+            yield f"library {name}", _efficiency_text(library.efficiency), MEASURED[calibration.kind], library.source
+
+
+def _measured_text(kind: Kind, measured_on: Bandwidth | None) -> str:
+    """Return whether the costs of a link were measured; those of an estimate may have been, on another link."""
+    if kind != "measured" and measured_on is not None:
+        return f"yes, by others, on {measured_on.text()}"
+    return MEASURED[kind]
+
+
+def _efficiency_text(efficiency: object) -> str:
+    """Return the share of the nominal rate that sends reach: one number, or those of the least and largest sends."""
+    if isinstance(efficiency, int | float):
+        return f"{percent(efficiency)} of the nominal rate"
+    if isinstance(efficiency, list | tuple) and efficiency:
+        least, most = min(share for _, share in efficiency), max(share for _, share in efficiency)
+        return f"{percent(least, '.0')} to {percent(most, '.0')} of the nominal rate, by bytes of a send"
+    return "see the source"

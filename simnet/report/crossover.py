@@ -3,35 +3,39 @@
 import textwrap
 from typing import Any
 
-from simnet.analysis import crossover
 from simnet.analysis.crossing import Number
-from simnet.analysis.crossover import Crossing, Crossover, Trial
+from simnet.analysis.crossover import Crossing, Crossover, Trial, text_of
 from simnet.core.units import format_seconds
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
 from simnet.report.text import WIDTH, key_text, notes_lines, speedup_text
 
 
-def crossover_page(found: Crossover) -> Page:
+def crossover_page(crossover: Crossover) -> Page:
     """Return what `simnet sweep --break-even` prints."""
-    notes = notes_lines([trial.notes for trial in found.trials])
-    known = next((trial.references for trial in found.trials if trial.references), None)
-    over = [f"{found.baseline}: tuned anew at each value; over flat: over {known.flat}"] if known else []
-    heading = [*textwrap.wrap(found.question, WIDTH), ""] if found.question else []
-    return Page([*heading, *crossover_sentences(found), "", _table(found), *over, *([""] if notes else []), *notes])
+    notes = notes_lines([trial.notes for trial in crossover.trials])
+    known = next((trial.references for trial in crossover.trials if trial.references), None)
+    over = [f"{crossover.baseline}: tuned anew at each value; over flat: over {known.flat}"] if known else []
+    heading = [*textwrap.wrap(crossover.question, WIDTH), ""] if crossover.question else []
+    return Page(
+        [*heading, *crossover_sentences(crossover), "", _table(crossover), *over, *([""] if notes else []), *notes]
+    )
 
 
-def crossover_sentences(found: Crossover) -> list[str]:
+def crossover_sentences(crossover: Crossover) -> list[str]:
     """Return where the faster side changes, and where the strategy pays."""
     return [
-        *([f"{found.key}: {crossing_text(found, one)}." for one in found.crossings] or [_no_crossing(found)]),
-        *_paying(found),
+        *(
+            [f"{crossover.key}: {crossing_text(crossover, change)}." for change in crossover.crossings]
+            or [_no_crossing(crossover)]
+        ),
+        *_paying(crossover),
     ]
 
 
-def crossing_text(found: Crossover, crossing: Crossing) -> str:
+def crossing_text(crossover: Crossover, crossing: Crossing) -> str:
     """Return which side is faster up to a crossing, and which from there on."""
-    below, above = _verdict(found, crossing.low), _verdict(found, crossing.high)
+    below, above = _verdict(crossover, crossing.low), _verdict(crossover, crossing.high)
     if isinstance(crossing.low.value, int):
         return f"{below} up to {crossing.low.text}, {above} from {crossing.high.text} on"
     return f"{below} up to {_rounded(crossing.high.text)}, {above} from there on"
@@ -43,52 +47,52 @@ def _rounded(text: str) -> str:
     return f"{float(number):.3g} {unit}".rstrip()
 
 
-def _paying(found: Crossover) -> list[str]:
+def _paying(crossover: Crossover) -> list[str]:
     """Say where the strategy pays, which takes more than being faster."""
-    if not found.pays_in:
-        return [f"{found.key}: {_names(found)[0]} pays at none of the values tried."]
-    return [f"{found.key}: {_names(found)[0]} pays {' and '.join(map(_range_text, found.pays_in))}."]
+    if not crossover.pays_in:
+        return [f"{crossover.key}: {_names(crossover)[0]} pays at none of the values tried."]
+    return [f"{crossover.key}: {_names(crossover)[0]} pays {' and '.join(map(_range_text, crossover.pays_in))}."]
 
 
 def _range_text(ends: tuple[Number | None, Number | None]) -> str:
     """Return between which values: "below 43.3 Gbit/s"."""
-    low, high = (None if end is None else _rounded(crossover.text_of(end, digits=6)) for end in ends)
+    low, high = (None if end is None else _rounded(text_of(end, digits=6)) for end in ends)
     if low is None:
         return "at all values tried" if high is None else f"below {high}"
     return f"above {low}" if high is None else f"from {low} to {high}"
 
 
-def _no_crossing(found: Crossover) -> str:
-    low, high = found.trials[0], found.trials[-1]
-    tried = f"at all {len(found.trials)} values tried from {low.text} to {high.text}"
-    return f"{found.key}: no crossing: {_verdict(found, low)} {tried}."
+def _no_crossing(crossover: Crossover) -> str:
+    low, high = crossover.trials[0], crossover.trials[-1]
+    tried = f"at all {len(crossover.trials)} values tried from {low.text} to {high.text}"
+    return f"{crossover.key}: no crossing: {_verdict(crossover, low)} {tried}."
 
 
-def _verdict(found: Crossover, trial: Trial) -> str:
-    strategy, baseline = _names(found)
+def _verdict(crossover: Crossover, trial: Trial) -> str:
+    strategy, baseline = _names(crossover)
     return f"{strategy} is faster than {baseline}" if trial.is_faster else f"{baseline} is at least as fast"
 
 
-def _names(found: Crossover) -> tuple[str, str]:
+def _names(crossover: Crossover) -> tuple[str, str]:
     """Return names for strategy and baseline."""
-    same = found.strategy == found.baseline
-    return ("strategy", "baseline") if same else (found.strategy, found.baseline)
+    same = crossover.strategy == crossover.baseline
+    return ("strategy", "baseline") if same else (crossover.strategy, crossover.baseline)
 
 
-def _table(found: Crossover) -> Table:
+def _table(crossover: Crossover) -> Table:
     """Return the values tried first."""
-    strategy, baseline = _names(found)
+    strategy, baseline = _names(crossover)
     columns = [
-        Column(key_text(found.key), "right", cell=lambda trial: trial.text),
+        Column(key_text(crossover.key), "right", cell=lambda trial: trial.text),
         Column(strategy, "right", cell=lambda trial: format_seconds(trial.iteration_s)),
         Column(baseline, "right", cell=lambda trial: format_seconds(trial.baseline_iteration_s)),
         Column("speedup (90 %)", "right", cell=_speedup),
         Column("over flat", "right", cell=_over_flat),
         Column("verdict", "right", cell=lambda trial: trial.speedup.verdict),
     ]
-    if not any(trial.references for trial in found.trials):
+    if not any(trial.references for trial in crossover.trials):
         del columns[4]
-    return Table.of(columns, found.trials)
+    return Table.of(columns, crossover.trials)
 
 
 def _over_flat(trial: Trial) -> str:
@@ -101,19 +105,19 @@ def _speedup(trial: Trial) -> str:
     return speedup_text(trial.speedup.value) + ends
 
 
-def crossover_object(found: Crossover) -> dict[str, Any]:
+def crossover_object(crossover: Crossover) -> dict[str, Any]:
     """Return the crossovers as a JSON object, values as the user writes them."""
     return {
-        "over": found.key,
-        "strategy": found.strategy,
-        "baseline": found.baseline,
+        "over": crossover.key,
+        "strategy": crossover.strategy,
+        "baseline": crossover.baseline,
         "pays_in": [
-            [end if end is None or isinstance(end, int) else crossover.text_of(end, digits=6) for end in ends]
-            for ends in found.pays_in
+            [end if end is None or isinstance(end, int) else text_of(end, digits=6) for end in ends]
+            for ends in crossover.pays_in
         ],
-        "crossings": [_crossing_object(crossing) for crossing in found.crossings],
-        "notes": list(dict.fromkeys(note for trial in found.trials for note in trial.notes)),
-        "trials": [_trial_object(trial) for trial in found.trials],
+        "crossings": [_crossing_object(crossing) for crossing in crossover.crossings],
+        "notes": list(dict.fromkeys(note for trial in crossover.trials for note in trial.notes)),
+        "trials": [_trial_object(trial) for trial in crossover.trials],
     }
 
 

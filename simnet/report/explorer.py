@@ -47,14 +47,14 @@ def explorer_page(base: Scenario, source: str, tick: Callable[[int], object] = l
     from markupsafe import Markup
 
     grid = _grid(base, source, tick)
-    given = {
+    values = {
         "title": clipped(printable(base.question or base.name), TITLE_CHARACTERS),
         "version": version.text(),
         "plotly": Markup(plotly_js()),
         "grid": Markup(json.dumps(grid, allow_nan=False).replace("<", "\\u003c")),
         "grid_axes": {key: grid[key] for key in ("nodes", "rates", "codecs", "strategies")},
     }
-    return templates.html("explorer.html", given)
+    return templates.html("explorer.html", values)
 
 
 def named_by(source: str, overrides: Iterable[Override]) -> str:

@@ -9,7 +9,7 @@ from simnet.analysis import results_file
 from simnet.core import files
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError, install
-from simnet.report.rows import cell, row
+from simnet.report.rows import parquet_column, row
 
 if TYPE_CHECKING:
     import pandas
@@ -43,10 +43,10 @@ def read_frame(results: File) -> "pandas.DataFrame":
 
 
 def write_parquet(rows: Iterable[Mapping[str, object]], file: IO[bytes]) -> None:
-    """Write rows as Parquet: a column that holds anything but numbers is text, tables and lists as JSON."""
+    """Write rows as Parquet: fields of their kind; any other column that holds no numbers is text, or JSON."""
     frame = frame_of(rows)
     for name in frame.columns[frame.dtypes.map(str) == "object"]:
-        frame[name] = [value if value is None else cell(value) for value in frame[name]]
+        frame[name] = parquet_column(name, frame[name])
     frame.to_parquet(file, engine="pyarrow", compression="zstd", index=False)
 
 

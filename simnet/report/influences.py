@@ -47,9 +47,10 @@ def sentence(result: RunResult) -> str:
     """Return what a result is at the ends that change it most: "encode and decode (7.36x if 3.8 times slower)"."""
     middle = usual(result)
     texts = []
-    for one in result.sensitive_to[:MOST_NAMED]:
-        factor, value = max(zip(one.interval, one.values, strict=True), key=lambda end: abs(end[1] / middle - 1))
-        texts.append(f"{noun(one.key)} ({value_text(result, value)} if {factor_text(one.key, factor)})")
+    for influence in result.sensitive_to[:MOST_NAMED]:
+        ends = zip(influence.interval, influence.values, strict=True)
+        factor, value = max(ends, key=lambda end: abs(end[1] / middle - 1))
+        texts.append(f"{noun(influence.key)} ({value_text(result, value)} if {factor_text(influence.key, factor)})")
     return "; ".join(texts)
 
 
@@ -93,8 +94,8 @@ def noun(key: str) -> str:
     if part == "kernels":
         return f"kernel {printable(name.partition('.')[0])}"
     if part == "libraries":
-        library, _, own = name.partition(".")
-        return f"{own.replace('_', ' ')} of {printable(library)}"
+        library, _, value = name.partition(".")
+        return f"{value.replace('_', ' ')} of {printable(library)}"
     return printable(rest.replace("_", " "))
 
 

@@ -9,9 +9,9 @@ from simnet.engine.result import PointResult, RunResult, StrategyResult, SweepRe
 from simnet.engine.scenario import Scenario, to_dict
 from simnet.report.text import (
     bandwidth_text,
+    calibration_title,
     key_text,
     nodes_text,
-    part_title,
     printable,
     speedup_text,
     value_text,
@@ -43,8 +43,7 @@ def workload_name(point: RunResult) -> str:
 
 def calibration_name(point: RunResult) -> str:
     """Return the name of the calibration with the kind of its numbers, such as "a100_2023 (estimate)"."""
-    calibration = point.scenario.calibration
-    return printable(f"{part_title(calibration.name, point.scenario.name)} ({calibration.kind})")
+    return printable(f"{calibration_title(point.scenario)} ({point.scenario.calibration.kind})")
 
 
 def sides(result: RunResult) -> list[StrategyResult]:
@@ -59,10 +58,10 @@ def varies(result: RunResult) -> bool:
 
 def panels(points: Iterable[PointResult]) -> Panels:
     """Return the points by workload and everything else that the sweep set, apart from nodes and bandwidth."""
-    found: Panels = {}
+    by_label: Panels = {}
     for point in points:
-        found.setdefault(_panel(point), []).append(point)
-    return found
+        by_label.setdefault(_panel(point), []).append(point)
+    return by_label
 
 
 def _panel(point: PointResult) -> str:
@@ -89,7 +88,7 @@ def names(points: Sequence[RunResult]) -> list[str]:
     if strategy != baseline:
         return [strategy, baseline]
     settings = {(point.scenario.strategy, point.scenario.baseline) for point in points}
-    pairs = {_called_apart(strategy, to_dict(one), to_dict(other) if other else {}) for one, other in settings}
+    pairs = {_called_apart(strategy, to_dict(first), to_dict(second) if second else {}) for first, second in settings}
     return list(next(iter(pairs))) if len(pairs) == 1 else list(ROLES)
 
 
@@ -179,7 +178,7 @@ def value_label(point: PointResult, key: str) -> str:
     value: Any = point.set.get(key)
     if key not in WORKLOAD_KEYS:
         return value_text(value)
-    changes = {name: given for name, given in value.items() if name != "use"} if isinstance(value, dict) else {}
+    changes = {name: changed for name, changed in value.items() if name != "use"} if isinstance(value, dict) else {}
     return ", ".join(filter(None, [workload_name(point), value_text(changes)]))
 
 

@@ -52,7 +52,7 @@ def lost_time_table(result: RunResult) -> Table:
     rows: list[list[str]] = []
     for label, times in rows_of(result):
         first, *more = textwrap.wrap(label, LABEL_WIDTH, subsequent_indent="  ")
-        cells = [cell for one, (side, _) in zip(times, sides.values(), strict=True) for cell in _cells(one, side)]
+        cells = [cell for lost, (side, _) in zip(times, sides.values(), strict=True) for cell in _cells(lost, side)]
         rows.append([first, *cells])
         rows += [[line, *("" for _ in cells)] for line in more]
     return Table(columns, rows)
@@ -60,20 +60,19 @@ def lost_time_table(result: RunResult) -> Table:
 
 def rows_of(result: RunResult) -> Iterator[tuple[str, list[StepTimes]]]:
     """Yield each fault in words and what it costs each strategy; then all together, and the interaction."""
-    lost = [found for _, found in losing(result).values()]
-    for place, one in enumerate(lost[0].faults if lost else ()):
-        fault = fault_at(result.scenario.cluster, one.key)
-        yield fault_text(fault), [found.faults[place].lost for found in lost]
+    lost = [side for _, side in losing(result).values()]
+    for place, cost in enumerate(lost[0].faults if lost else ()):
+        yield fault_text(fault_at(result.scenario.cluster, cost.key)), [side.faults[place].lost for side in lost]
     if lost and len(lost[0].faults) > 1:
-        yield TOGETHER, [found.together for found in lost]
-        yield INTERACTION, [found.interaction for found in lost]
+        yield TOGETHER, [side.together for side in lost]
+        yield INTERACTION, [side.interaction for side in lost]
 
 
 def fault_at(cluster: Cluster, key: str) -> Fault:
     """Return the fault of a dotted key, such as "cluster.faults.0"."""
     _, name, place = key.split(".")
-    found: Fault = getattr(cluster, name)[int(place)]
-    return found
+    fault: Fault = getattr(cluster, name)[int(place)]
+    return fault
 
 
 def fault_text(fault: Fault) -> str:
@@ -114,12 +113,12 @@ def _cells(lost: StepTimes, side: StrategyResult) -> tuple[str, str, str, str]:
 
 def _sentences(result: RunResult) -> Iterator[str]:
     """Yield what a reader of the table must know."""
-    lost = [found for _, found in losing(result).values()]
-    if len(lost[0].faults) > 1:
+    _, lost = next(iter(losing(result).values()))
+    if len(lost.faults) > 1:
         yield (
             "interaction: lost to all together less the sum of the rows above; above 0 faults hide each other, and to "
             "remove one alone gains less"
         )
-    found = result.result.availability
-    if found is not None and any(isinstance(one, NodeFailure) for one in result.scenario.cluster.faults):
-        yield f"failing nodes cost no step: they take {percent(1 - found.fraction)} of the day"
+    availability = result.result.availability
+    if availability is not None and any(isinstance(fault, NodeFailure) for fault in result.scenario.cluster.faults):
+        yield f"failing nodes cost no step: they take {percent(1 - availability.fraction)} of the day"

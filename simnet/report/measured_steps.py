@@ -14,9 +14,9 @@ from simnet.validation.training_steps import TrainedPoint
 HEADS = ("nodes x ranks", "NIC", "strategy", "measured", "predicted", "error", "90 % interval", "")
 
 
-def steps_page(found: Sequence[TrainedPoint], more: Iterable[str]) -> Page:
+def steps_page(compared: Sequence[TrainedPoint], more: Iterable[str]) -> Page:
     """Return points, a summary, and the further lines."""
-    points = sorted(found, key=lambda point: (*point.setting[1:], point.series))
+    points = sorted(compared, key=lambda point: (*point.setting[1:], point.series))
     inside, judged = coverage(points)
     known = f"; {inside} of {judged} measured values inside the interval" if judged else "; no intervals"
     errors = f"mean error {percent(mean_error(points))}, worst {percent(worst_error(points))}"

@@ -44,7 +44,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
     """Return the page."""
     from markupsafe import Markup
 
-    given = {
+    values = {
         "title": clipped(contents.title, TITLE_CHARACTERS),
         "question": clipped(printable(contents.question), TEXT_CHARACTERS),
         "verdict": clipped(contents.verdict, TEXT_CHARACTERS),
@@ -60,7 +60,7 @@ def report_page(contents: Contents, origin: Origin) -> str:
         "table": lambda table: Markup(_clipped(table).html()),
         "text": lambda text: clipped(text, TEXT_CHARACTERS),
     }
-    return templates.html("report.html", given)
+    return templates.html("report.html", values)
 
 
 def _clipped(table: Table) -> Table:
@@ -94,8 +94,8 @@ def plotly_js() -> str:
     """Return plotly.js, from the package of plotly."""
     from importlib.util import find_spec
 
-    found = find_spec("plotly")
-    if found is None or found.origin is None:
+    package = find_spec("plotly")
+    if package is None or package.origin is None:
         raise SimnetError(f"report: plotly is missing: {_REPAIR}")
-    whole = files.read_text(Path(found.origin).parent / "package_data" / "plotly.min.js")
+    whole = files.read_text(Path(package.origin).parent / "package_data" / "plotly.min.js")
     return whole.replace("</script", "<\\/script")

@@ -9,10 +9,12 @@ from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
 from simnet.report.labels import names, sides
 from simnet.report.page import Page
+from simnet.report.rows import BY_NAME, METRICS
 from simnet.report.table import Column, Table
 from simnet.report.text import (
     DAY_S,
     WIDTH,
+    calibration_title,
     count_text,
     hanging,
     nodes_text,
@@ -20,7 +22,6 @@ from simnet.report.text import (
     percent,
     short_text,
     speedup_text,
-    throughput_text,
     workload_title,
 )
 from simnet.workload import priced_work
@@ -28,7 +29,7 @@ from simnet.workload import priced_work
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
 SHARE_WIDTH = 9
-PERCENTILES = {"p50": "p50_s", "p95": "p95_s", "p99": "p99_s", "longest": "longest_s"}
+PERCENTILES = ("p50_s", "p95_s", "p99_s", "longest_s")
 Cell = tuple[str, str]
 
 
@@ -43,7 +44,7 @@ def result_page(run_result: RunResult) -> Page:
     return Page(
         [
             *([*question, ""] if question else []),
-            *assumed_lines(run_result),
+            *(line for label, text in assumptions(run_result).items() for line in hanging(f"{label:<13}", text)),
             "",
             comparison(run_result),
             "",
@@ -52,12 +53,6 @@ def result_page(run_result: RunResult) -> Page:
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
-
-
-def assumed_lines(run_result: RunResult) -> Iterator[str]:
-    """Yield one line for each part, with the kind of its numbers in brackets."""
-    for label, text in assumptions(run_result).items():
-        yield from hanging(f"{label:<13}", text)
 
 
 def assumptions(run_result: RunResult) -> dict[str, str]:
@@ -69,7 +64,7 @@ def assumptions(run_result: RunResult) -> dict[str, str]:
     return {
         "cluster": _cluster(scenario),
         "workload": _workload(run_result),
-        "calibration": f"{part_title(scenario.calibration.name, scenario.name)} ({scenario.calibration.kind})",
+        "calibration": f"{calibration_title(scenario)} ({scenario.calibration.kind})",
         "simulated": simulated,
     }
 
@@ -138,15 +133,15 @@ def _title(name: str) -> str:
 def _rows(run_result: RunResult, results: list[StrategyResult]) -> Iterator[tuple[str, list[Cell]]]:
     """Yield the label of each line and a cell for each strategy."""
     varies = any(result.varies for result in results)
-    yield "mean step" if varies else "step time", [(format_seconds(one.iteration_s), "") for one in results]
+    yield "mean step" if varies else "step time", [(format_seconds(side.iteration_s), "") for side in results]
     if varies:
-        for label, key in PERCENTILES.items():
-            yield f"  {label}", [_beside_mean(getattr(one, key), one, "+") for one in results]
+        for name in PERCENTILES:
+            yield f"  {BY_NAME[name].text}", [_beside_mean(getattr(side, name), side, "+") for side in results]
     for key, (label, _) in STEP_PARTS.items():
-        yield f"  {label}", [_beside_mean(getattr(one.breakdown, key), one) for one in results]
+        yield f"  {label}", [_beside_mean(getattr(side.breakdown, key), side) for side in results]
     if any(result.memory for result in results):
         yield "memory of a GPU", [_memory(result) for result in results]
-    for label, cell in _metric_cells(run_result.scenario).items():
+    for label, cell in _lines(run_result.scenario):
         texts = [cell(result) for result in results]
         if any(texts):
             yield label, [(text, "") for text in texts]
@@ -169,27 +164,33 @@ def _memory(result: StrategyResult) -> Cell:
     return size, percent(memory.total_bytes / memory.gpu_bytes, ".0")
 
 
-def _metric_cells(scenario: Scenario) -> dict[str, Callable[[StrategyResult], str]]:
-    """Return how each line's cells are written; a line whose cells are all empty is left out."""
+def _lines(scenario: Scenario) -> Iterator[tuple[str, Callable[[StrategyResult], str]]]:
+    """Yield every further line and how its cells are written; one whose cells are all empty is left out."""
     steps, tokens = scenario.run.steps, scenario.workload.tokens_per_sample
-    return {
-        "throughput": lambda result: throughput_text(result.samples_per_s),
-        "  tokens a second": lambda result: short_text(tokens * result.samples_per_s) if tokens else "",
-        "  tokens a day": lambda result: short_text(tokens * result.samples_per_s * DAY_S) if tokens else "",
-        "communication time": lambda result: format_seconds(result.comm_s),
-        "  hidden behind compute": lambda result: f"{result.overlap * 100:.1f} %",
-        "NIC bytes out of a node": lambda result: format_bytes(result.nic_bytes_per_node),
-        "compression ratio": lambda result: f"{result.compression_ratio:.4g}x",
-        "algorithm": lambda result: result.algorithm,
-        "buckets": lambda result: str(result.num_buckets),
-        "longest wait": lambda result: _optional_seconds(result.longest_pause_s),
-        "wait for others (mean rank)": lambda result: _optional_seconds(result.wait_s or None),
-        "  held up most by": _latest,
-        "part of a day that trains": _trained,
-        "dense step time": lambda result: _optional_seconds(result.dense_iteration_s),
-        "mean step, dense ones counted": _mean_step,
-        f"time of {steps:,} steps" if steps else "end-to-end time": lambda result: _optional_seconds(result.total_s),
+    further: dict[str, dict[str, Callable[[StrategyResult], str]]] = {
+        "wait_s": {"  held up most by": _latest},
+        "dense_iteration_s": {"mean step, dense ones counted": _mean_step},
     }
+    if tokens:
+        further["samples_per_s"] = {
+            "  tokens a second": lambda side: short_text(tokens * side.samples_per_s),
+            "  tokens a day": lambda side: short_text(tokens * side.samples_per_s * DAY_S),
+        }
+    written: dict[str, Callable[[StrategyResult], str]] = {
+        "wait_s": lambda side: format_seconds(side.wait_s) if side.wait_s else "",
+        "trained_fraction": _trained,
+    }
+    for field in sorted((field for field in METRICS if field.line), key=lambda field: field.line):
+        yield (
+            f"time of {steps:,} steps" if steps and field.name == "total_s" else field.text,
+            written.get(field.name, field.cell),
+        )
+        yield from further.get(field.name, {}).items()
+
+
+def _trained(result: StrategyResult) -> str:
+    known = result.availability
+    return "" if known is None else f"{percent(known.fraction)} ({percent(known.low)} to {percent(known.high)})"
 
 
 def _latest(result: StrategyResult) -> str:
@@ -200,17 +201,8 @@ def _latest(result: StrategyResult) -> str:
     return f"rank {latest.rank}: {format_seconds(latest.held_s)}"
 
 
-def _trained(result: StrategyResult) -> str:
-    found = result.availability
-    return "" if found is None else f"{percent(found.fraction)} ({percent(found.low)} to {percent(found.high)})"
-
-
 def _mean_step(result: StrategyResult) -> str:
     return format_seconds(result.step_s) if result.dense_iteration_s is not None and result.dense_fraction else ""
-
-
-def _optional_seconds(seconds: float | None) -> str:
-    return "" if seconds is None else format_seconds(seconds)
 
 
 def verdict(run_result: RunResult) -> Iterator[str]:

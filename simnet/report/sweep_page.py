@@ -4,6 +4,7 @@ import math
 import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile, zip_longest
 
 from simnet.core.units import format_seconds
@@ -22,6 +23,7 @@ from simnet.report.labels import (
 )
 from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
+from simnet.report.rows import BY_NAME
 from simnet.report.table import Column, Table
 from simnet.report.text import (
     WIDTH,
@@ -33,7 +35,6 @@ from simnet.report.text import (
     notes_lines,
     printable,
     speedup_text,
-    throughput_text,
     value_text,
 )
 
@@ -78,8 +79,8 @@ def _accumulations(sweep: SweepResult) -> Iterator[str]:
     for point in sweep.points:
         if point.scenario.run.global_batch is not None:
             counts[point.scenario.run.global_batch].add(point.scenario.grad_accumulation)
-    for batch, found in counts.items():
-        between = f"{min(found)} to {max(found)}" if len(found) > 1 else str(min(found))
+    for batch, numbers in counts.items():
+        between = f"{min(numbers)} to {max(numbers)}" if len(numbers) > 1 else str(min(numbers))
         yield f"note: run.global_batch = {batch}: gradients are accumulated over {between} micro-batches"
 
 
@@ -115,7 +116,7 @@ def _matrices(sweep: SweepResult) -> Iterator[str | Table]:
             yield f"speedup of {names(points)[0]} over {printable(min(flat))}:"
             yield _matrix_table(cells, lambda point: speedup_text(point.speedup_over_flat))
         yield f"step time of {names(points)[-1]}:"
-        yield _matrix_table(cells, _baseline_time)
+        yield _matrix_table(cells, BY_NAME["baseline_iteration_s"].cell)
         if any(map(varies, points)):
             yield "speedup of medians / of 95th percentiles of the steps:"
             yield _matrix_table(cells, _speedups_of_tails)
@@ -134,10 +135,6 @@ def _matrix_table(cells: Matrix, written: Callable[[PointResult], str]) -> Table
     return Table([Column("nodes", "right", width=RATE_WIDTH), *columns], rows)
 
 
-def _baseline_time(point: PointResult) -> str:
-    return format_seconds(point.baseline.iteration_s) if point.baseline is not None else "-"
-
-
 def _speedups_of_tails(point: PointResult) -> str:
     if point.baseline is None:
         return "-"
@@ -149,15 +146,15 @@ def _list(sweep: SweepResult) -> Table:
     """Return a row for each point."""
     keys = list(dict.fromkeys(key for point in sweep.points for key in point.set))
     columns = {
-        name: written
-        for name, written in _METRICS.items()
-        if (name not in _OF_BASELINE or any(point.baseline for point in sweep.points))
-        and (name != "over flat" or any(point.speedup_over_flat for point in sweep.points))
-        and (name != "over baseline" or any(point.speedup_over_named for point in sweep.points))
-        and (name not in _OF_VARIED or any(map(varies, sweep.points)))
+        title: partial(BY_NAME[name].cell, missing="-")
+        for title, name in _METRICS.items()
+        if (title not in _OF_BASELINE or any(point.baseline for point in sweep.points))
+        and (name != "speedup_over_flat" or any(point.speedup_over_flat for point in sweep.points))
+        and (name != "speedup_over_named" or any(point.speedup_over_named for point in sweep.points))
+        and (title not in _OF_VARIED or any(map(varies, sweep.points)))
     }
     if any(point.scenario.run.global_batch is not None for point in sweep.points):
-        columns = {"accumulation": lambda point: str(point.scenario.grad_accumulation), **columns}
+        columns = {"accumulation": partial(BY_NAME["grad_accumulation"].cell), **columns}
     rows = [
         [*(value_text(point.set.get(key, "")) for key in keys), *(written(point) for written in columns.values())]
         for point in sweep.points
@@ -167,18 +164,18 @@ def _list(sweep: SweepResult) -> Table:
     return Table([Column(title, "right") for title in (*keys, *titles)], rows)
 
 
-_METRICS: dict[str, Callable[[PointResult], str]] = {
-    "step": lambda point: format_seconds(point.result.iteration_s),
-    "p50": lambda point: format_seconds(point.result.p50_s),
-    "p95": lambda point: format_seconds(point.result.p95_s),
-    "baseline": _baseline_time,
-    "baseline p95": lambda point: format_seconds(point.baseline.p95_s) if point.baseline is not None else "-",
-    "throughput": lambda point: throughput_text(point.result.samples_per_s),
-    "speedup": lambda point: speedup_text(point.speedup),
-    "over flat": lambda point: speedup_text(point.speedup_over_flat),
-    "over baseline": lambda point: speedup_text(point.speedup_over_named),
+_METRICS = {
+    "step": "iteration_s",
+    "p50": "p50_s",
+    "p95": "p95_s",
+    "baseline": "baseline_iteration_s",
+    "baseline p95": "baseline_p95_s",
+    "throughput": "samples_per_s",
+    "speedup": "speedup",
+    "over flat": "speedup_over_flat",
+    "over baseline": "speedup_over_named",
 }
-"""Columns of a list of points, and how each cell is written."""
+"""Columns of a list of points, and the field of each."""
 _OF_BASELINE = ("baseline", "baseline p95", "speedup")
 _OF_VARIED = ("p50", "p95", "baseline p95")
 
@@ -192,20 +189,21 @@ def _without_effect(sweep: SweepResult, key: str) -> list[str]:
         rows[repr({other: value for other, value in point.set.items() if other != key})].append(point)
     if all(len(row) == 1 for row in rows.values()):  # of a list of points: no two differ in this key alone
         return []
-    if any(not _same_times(point, row[0]) for row in rows.values() for point in row):
+    pairs = [(point, row[0]) for row in rows.values() for point in row]
+    if not all(_same_times(*pair) for pair in pairs):
         return []
     others = [
         text
         for text, metric in (("samples/s", "samples_per_s"), ("the end-to-end time", "total_s"))
-        if any(getattr(one.result, metric) != getattr(row[0].result, metric) for row in rows.values() for one in row)
+        if any(getattr(point.result, metric) != getattr(first.result, metric) for point, first in pairs)
     ]
     but = f" but {' and '.join(others)}" if others else ""
     return hanging("note: ", f"{key} changes nothing{but}: all its values give the same step times here")
 
 
-def _same_times(one: PointResult, other: PointResult) -> bool:
+def _same_times(first: PointResult, second: PointResult) -> bool:
     """Return whether two results have the same iteration time, and their baselines, but for rounding."""
-    pairs = zip_longest(sides(one), sides(other))
+    pairs = zip_longest(sides(first), sides(second))
     return all(a and b and math.isclose(a.iteration_s, b.iteration_s, rel_tol=1e-9) for a, b in pairs)
 
 

@@ -1,7 +1,7 @@
 """The one table of this project: columns and rows of text, for a terminal, Markdown, CSV or HTML."""
 
 import io
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any, Final, Literal
 
@@ -98,7 +98,7 @@ class Table:
             12         144
         """
         made = tuple(columns)
-        return cls(made, ([column.cell(one) for column in made] for one in about))
+        return cls(made, ([column.cell(thing) for column in made] for thing in about))
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""
@@ -111,7 +111,7 @@ class Table:
         grid = [[printable(cell) for cell in row] for row in (*above, *self.rows)]
         longest = [max(map(len, column)) for column in zip(*grid, strict=True)]
         for row in grid:
-            cells = [one.padded(cell, most) for one, cell, most in zip(self.columns, row, longest, strict=True)]
+            cells = [column.padded(cell, most) for column, cell, most in zip(self.columns, row, longest, strict=True)]
             gaps = [self.indent, *(column.gap for column in self.columns[1:])]
             yield "".join(" " * gap + cell for gap, cell in zip(gaps, cells, strict=True)).rstrip()
 
@@ -119,15 +119,8 @@ class Table:
         """Yield tables of plain text no wider than this where columns allow it, each with the first column."""
         cells = zip((column.head for column in self.columns), *self.rows, strict=True)
         longest = [max(map(len, column)) for column in cells]
-        first, chosen, used = longest[0], [0], longest[0]
-        for number in range(1, len(longest)):
-            needed = self.columns[number].gap + longest[number]
-            if used + needed > width and len(chosen) > 1:
-                yield from (self._of(chosen), "")
-                chosen, used = [0], first
-            chosen.append(number)
-            used += needed
-        yield from (self._of(chosen), "")
+        for chosen in _blocks(longest, [0, *(column.gap for column in self.columns[1:])], width):
+            yield from (self._of(chosen), "")
 
     def _of(self, chosen: list[int]) -> "Table":
         rows = (tuple(row[number] for number in chosen) for row in self.rows)
@@ -168,17 +161,10 @@ class Table:
 
     def _drawn(self, width: int) -> str:
         """Return the table for a terminal; one too wide for it in several blocks, each with the first column."""
-        return "\n\n".join(self._block(chosen, width) for chosen in self._blocks(width))
-
-    def _blocks(self, width: int) -> list[list[int]]:
-        """Return the columns of each block, so that no word is broken but for one as wide as the terminal."""
+        # So that no word is broken but for one as wide as the terminal.
         widths = [self._least_width(number) for number in range(len(self.columns))]
-        blocks = [[0]]
-        for number in range(1, len(widths)):
-            if EDGES + sum(widths[one] + GAP for one in (*blocks[-1], number)) > width and len(blocks[-1]) > 1:
-                blocks.append([0])
-            blocks[-1].append(number)
-        return blocks
+        blocks = _blocks(widths, [GAP] * len(widths), width - EDGES)
+        return "\n\n".join(self._block(chosen, width) for chosen in blocks)
 
     def _longest(self, number: int) -> int:
         """Return the characters of the longest cell of a column."""
@@ -222,6 +208,16 @@ class Table:
         console.print(grid)
         lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
         return "\n".join(lines).strip("\n")
+
+
+def _blocks(widths: Sequence[int], gaps: Sequence[int], width: int) -> list[list[int]]:
+    """Return the numbers of the columns that stand side by side in a width, the first column in every block."""
+    blocks = [[0]]
+    for number in range(1, len(widths)):
+        if sum(widths[place] + gaps[place] for place in (*blocks[-1], number)) > width and len(blocks[-1]) > 1:
+            blocks.append([0])
+        blocks[-1].append(number)
+    return blocks
 
 
 def _style(cell: str) -> str:

@@ -45,6 +45,11 @@ def workload_title(scenario: "Scenario") -> str:
     return part_title(workload.name, workload.title or size_title(workload))
 
 
+def calibration_title(scenario: "Scenario") -> str:
+    """Return a name for the calibration of a scenario."""
+    return part_title(scenario.calibration.name, scenario.name)
+
+
 def size_title(workload: "Workload") -> str:
     """Return what a model without a name is called: "110 M parameters"."""
     from simnet.workload import training_step
@@ -58,7 +63,7 @@ def size_title(workload: "Workload") -> str:
 
 def short_text(number: float) -> str:
     """Return a number of at least 1 with three digits and a letter: "2.70 B", "110 M"."""
-    size, letter = next((one for one in SIZES if number >= one[0]), (1.0, ""))
+    size, letter = next((step for step in SIZES if number >= step[0]), (1.0, ""))
     return f"{_three_digits(number / size)} {letter}".rstrip()
 
 
@@ -144,8 +149,8 @@ def nodes_text(*counts: int) -> str:
 def value_text(value: object) -> str:
     """Return a swept value: "8", "true", "all_reduce, algorithm hierarchical", "node 1, nic_slowdown 2.0", "none"."""
     if isinstance(value, dict):
-        own = [printable(str(value["kind"]))] if "kind" in value else []
-        return ", ".join([*own, *(f"{printable(key)} {value_text(v)}" for key, v in value.items() if key != "kind")])
+        kind = [printable(str(value["kind"]))] if "kind" in value else []
+        return ", ".join([*kind, *(f"{printable(key)} {value_text(v)}" for key, v in value.items() if key != "kind")])
     if isinstance(value, list):
         return "; ".join(value_text(item) for item in value) or "none"
     return str(value).lower() if isinstance(value, bool) else printable(str(value))

@@ -367,6 +367,7 @@ def of_dimensions(involved: Sequence[bool], world: WorldShape, where: str) -> Ra
             f"{where}: involved_dim: {shown(list(involved))}: must say for ranks in a node and for nodes, two values, "
             "which of both a collective spans; give pg_name to the nodes, and --comm-groups"
         )
+    # The group of rank 0 stands for all: a step file holds symmetric ranks.
     if involved[0]:
         return tuple(range(world.ranks_per_node))
     return tuple(range(0, world.size, world.ranks_per_node))

@@ -154,6 +154,7 @@ def parse_protobuf(data: bytes, where: str) -> ChakraTrace:
             nodes.append(_node(message, f"{where}: byte {start}"))
     except DamagedMessageError as error:
         at = error.start or start
+        # Damage in the very first message: more likely it is another kind of file.
         if not at:
             raise SimnetError(
                 f"{where}: no Chakra execution trace: does not begin with its GlobalMetadata; give a trace of schema "
@@ -274,6 +275,7 @@ def _encoded_node(node: ChakraNode) -> bytes:
         (_NODE_START, node.start_time_micros),
         (_NODE_DURATION, node.duration_micros),
     )
+    # proto3 leaves out what has its default.
     parts = [encoded(number, value) for number, value in simple if value]
     if node.input_values:
         parts.append(encoded(_NODE_INPUTS, encoded(_IO_VALUES, node.input_values)))

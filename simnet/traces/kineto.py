@@ -93,6 +93,7 @@ class TracedRank(Struct):
     @property
     def size(self) -> int:
         """Ranks of the run."""
+        # Ranks count from 0, so that the largest in any group tells how many there are.
         return self.world_size or 1 + max([self.rank, *(rank for group in self.pg_config for rank in group.ranks)])
 
     def ranks_of(self, sent: "TracedCollective", world_size: int) -> tuple[int, ...]:
@@ -261,6 +262,7 @@ class Trace:
         for step in self.steps:
             sent = [event.collective for event in step.collectives if event.collective is not None]
             sizes = [collective.in_bytes for collective in sent if "reduce" in collective.name.lower()]
+            # One message of unknown size makes the sum meaningless.
             totals.append(0.0 if None in sizes else sum(size for size in sizes if size))
         return int(median(totals))
 
@@ -300,6 +302,7 @@ def parse(data: Mapping[str, Any], path: Path | str) -> Trace:
     _check_categories(raw, where, on_gpu=on_gpu)
     events, knows_launches = _on_gpu(raw) if on_gpu else (_on_cpu(raw), False)
     distributed = about.distributed
+    # Of several ranks, a step without a collective would pass for one that needs none.
     if on_gpu and (distributed is None or distributed.size > 1) and not any(event.collective for event in events):
         asked = next((event for event in raw if asks(event)), None)
         if asked is not None and not any(map(is_of_a_backend, raw)):

@@ -150,6 +150,7 @@ def _layout(work: _StepWork, reader: _ProfileReader, *, num_steps: int) -> Recor
         )
         for at, span in enumerate(spans)
     ]
+    # The stream that computes most is the first one, as a step file has it.
     names = {stream: stream for stream in dict.fromkeys([work.main, *(span.stream for span in spans)])}
     layout = RecordedLayout(
         num_nodes=reader.world.num_nodes,

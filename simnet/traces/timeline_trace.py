@@ -404,6 +404,7 @@ def write_trace(run_result: RunResult, path: Path, iterations: int = ITERATIONS)
     Raises:
         SimnetError: the result has no spans, the numbers are out of range, or a file cannot be written.
     """
+    # Both are made before one is written, so that a refusal leaves nothing behind.
     files = {path: _bytes(run_result, run_result.result, run_result.scenario, path, iterations)}
     compared = run_result.compared
     if run_result.baseline is not None and compared is not None and not is_special(path):
@@ -437,6 +438,7 @@ def _bytes(run_result: RunResult, result: StrategyResult, scenario: Scenario, pa
         "traceName": path.name,
     }
     data = msgspec.json.encode(trace)
+    # Without the time of day, so that one run always gives the same bytes.
     return gzip.compress(data, mtime=0) if path.suffix == ".gz" else data
 
 

@@ -361,6 +361,7 @@ def _step_time(rows: tuple[ComputeTime, ...], batch: int) -> tuple[float, str]:
     times = [(row.batch, float(row.step_s) if row.step_s else row.batch / (row.samples_per_s or 1.0)) for row in rows]
     nearest = min(rows, key=lambda row: abs(row.batch - batch))
     how = f"{nearest.gpu} {nearest.precision}, {nearest.kind}: {nearest.source}"
+    # Between two measured batches the step grows nearly in proportion to the samples between.
     for (low, at_low), (high, at_high) in pairwise(times):
         if low <= batch <= high:
             step_s = at_low + (at_high - at_low) * (batch - low) / (high - low)

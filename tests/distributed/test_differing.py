@@ -33,74 +33,75 @@ REFUSED_BY_ALL = {
 both = pytest.mark.parametrize("overlap", [False, True])
 
 
-def check_nobody_moved_and_all_go_on(told):
-    for one in told:
-        assert not one.has_moved
-        assert one.goes_on
-        assert one.is_at_one
+def check_nobody_moved_and_all_go_on(outcomes):
+    for outcome in outcomes:
+        assert not outcome.has_moved
+        assert outcome.goes_on
+        assert outcome.is_at_one
 
 
 @both
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_what_differs_is_named_on_all_ranks_before_one_moves(results, name, overlap):
-    told = results["differing"][name, overlap]
-    assert [one.sentence.startswith(f"BinSGDM: {DIFFERENCES[name]}") for one in told] == [True] * 3
-    check_nobody_moved_and_all_go_on(told)
+    outcomes = results["differing"][name, overlap]
+    assert [outcome.sentence.startswith(f"BinSGDM: {DIFFERENCES[name]}") for outcome in outcomes] == [True] * 3
+    check_nobody_moved_and_all_go_on(outcomes)
 
 
 @both
 def test_a_state_that_one_rank_alone_has_loaded_is_found_by_its_step(results, overlap):
-    told = results["differing"]["load on one", overlap]
-    for one in told:
-        assert "step of group 0 of rank 1: 0.0: must equal rank 0's 1.0" in one.sentence
-    check_nobody_moved_and_all_go_on(told)
+    outcomes = results["differing"]["load on one", overlap]
+    for outcome in outcomes:
+        assert "step of group 0 of rank 1: 0.0: must equal rank 0's 1.0" in outcome.sentence
+    check_nobody_moved_and_all_go_on(outcomes)
 
 
 @both
 @pytest.mark.parametrize("name", REFUSALS)
 def test_what_one_rank_refuses_is_refused_by_all_who_go_on_once_it_is_repaired(results, name, overlap):
-    told = results["differing"][name, overlap]
-    for rank, one in enumerate(told):
-        assert REFUSALS[name] in one.sentence
-        assert one.sentence.startswith(REFUSALS[name]) == (rank == WRONG)
-        assert (f"rank {WRONG} refused: " in one.sentence) == (rank != WRONG)
-    check_nobody_moved_and_all_go_on(told)
+    outcomes = results["differing"][name, overlap]
+    for rank, outcome in enumerate(outcomes):
+        assert REFUSALS[name] in outcome.sentence
+        assert outcome.sentence.startswith(REFUSALS[name]) == (rank == WRONG)
+        assert (f"rank {WRONG} refused: " in outcome.sentence) == (rank != WRONG)
+    check_nobody_moved_and_all_go_on(outcomes)
 
 
 @pytest.mark.parametrize(("name", "overlap"), REFUSED_BY_ALL)
 def test_what_all_ranks_refuse_alike_ends_no_run(results, name, overlap):
-    told = results["differing"][name, overlap]
-    for one in told:
-        assert one.sentence.startswith(REFUSED_BY_ALL[name, overlap])
-    check_nobody_moved_and_all_go_on(told)
+    outcomes = results["differing"][name, overlap]
+    for outcome in outcomes:
+        assert outcome.sentence.startswith(REFUSED_BY_ALL[name, overlap])
+    check_nobody_moved_and_all_go_on(outcomes)
 
 
 def test_a_step_that_all_ranks_leave_out_beside_backward_moves_nobody_and_all_go_on(results):
-    for one in results["differing"]["second backward and no step", True]:
-        assert one == differing.Told("", has_moved=False, goes_on=True, is_at_one=True)
+    for outcome in results["differing"]["second backward and no step", True]:
+        assert outcome == differing.Told("", has_moved=False, goes_on=True, is_at_one=True)
 
 
 @both
 def test_slices_of_averages_of_rank_0_are_refused_on_the_others_who_tell_it(results, overlap):
-    told = results["differing"]["state of rank 0, slices", overlap]
+    outcomes = results["differing"]["state of rank 0, slices", overlap]
     sentence = "load_state_dict: averages of rank 0 of 3: here is rank {} of 3, which keeps another slice of them; "
     for rank in (1, 2):
-        assert told[rank].sentence.startswith(sentence.format(rank))
-    assert " refused: load_state_dict: averages of rank 0 of 3: " in told[0].sentence
-    check_nobody_moved_and_all_go_on(told)
+        assert outcomes[rank].sentence.startswith(sentence.format(rank))
+    assert " refused: load_state_dict: averages of rank 0 of 3: " in outcomes[0].sentence
+    check_nobody_moved_and_all_go_on(outcomes)
 
 
 @both
 def test_averages_of_rank_0_are_taken_on_the_others_with_a_warning(results, overlap):
-    told = results["differing"]["state of rank 0", overlap]
-    assert told[0] == differing.Told("", has_moved=True, goes_on=True, is_at_one=True)
+    outcomes = results["differing"]["state of rank 0", overlap]
+    assert outcomes[0] == differing.Told("", has_moved=True, goes_on=True, is_at_one=True)
     for rank in (1, 2):
         assert (
-            f"warned: BinSGDM: the averages are those of rank 0 of 3, here is rank {rank} of 3: " in told[rank].sentence
+            f"warned: BinSGDM: the averages are those of rank 0 of 3, here is rank {rank} of 3: "
+            in outcomes[rank].sentence
         )
 
 
 def test_a_step_that_one_rank_alone_leaves_out_is_found(results):
-    for one in results["differing"]["left out on one", True]:
-        assert "optimizer.step() called after backward of rank 1: False: must equal rank 0's True" in one.sentence
-        assert not one.has_moved
+    for outcome in results["differing"]["left out on one", True]:
+        assert "optimizer.step() called after backward of rank 1: False: must equal rank 0's True" in outcome.sentence
+        assert not outcome.has_moved

@@ -57,7 +57,7 @@ def test_binsgdm_gets_to_the_bit_what_one_process_gets_for_all_ranks(results, ca
     trained = over_nccl.BINSGDM[0] if case == "mesh" else case
     wanted = ranks.control(over_nccl.WORLD_SIZE, over_nccl.RANKS_PER_NODE, trained)
     for of_rank in results:
-        assert all(torch.equal(one, other) for one, other in zip(of_rank[case], wanted, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(of_rank[case], wanted, strict=True))
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
@@ -79,7 +79,7 @@ def test_one_bit_adam_and_a_system_in_backward_leave_the_same_on_all_ranks(resul
     first = results[0]
     for other in results[1:]:
         assert torch.equal(first["1-bit Adam"], other["1-bit Adam"])
-        assert all(torch.equal(one, two) for one, two in zip(first["in backward"], other["in backward"], strict=True))
+        assert all(torch.equal(*pair) for pair in zip(first["in backward"], other["in backward"], strict=True))
     assert first["1-bit Adam"].count_nonzero() == first["1-bit Adam"].numel()
 
 

@@ -248,7 +248,7 @@ def test_workers_are_alike_after_an_exchange_and_apart_before(results, case):
 @pytest.mark.parametrize("case", RESUMED)
 def test_a_run_goes_on_from_the_middle_of_a_period_bit_for_bit(results, case):
     for found, wanted in zip(results["resumed"][case], results[case], strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
 def test_local_sgd_after_every_step_is_the_average_of_gradients(results):

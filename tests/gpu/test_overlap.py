@@ -69,7 +69,7 @@ def training(device: torch.device, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def are_equal(ones: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
-    return all(same_bits(one, other) for one, other in zip(ones, others, strict=True))
+    return all(same_bits(*pair) for pair in zip(ones, others, strict=True))
 
 
 @pytest.mark.parametrize("late", LATE)

@@ -5,23 +5,26 @@ are named) and holds its values in a CPU tensor. Every operation is seen, also t
 host wait for a GPU is counted, and a CPU tensor beside one on "cuda" is refused, as torch refuses it on a real one.
 
 Triton's programs run in its interpreter, on the values. What it does not have: streams, and autograd's graph (give
-gradients by hand).
-"""
+gradients by hand)."""
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
+import pytest
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from binsgdm.bench import timing
 from binsgdm.kernels import host_tensors, streams, tables, triton_support
 
 aten = torch.ops.aten
@@ -309,3 +312,46 @@ def _refuse_mixed(func: Any, given: Any, on_gpu: list[PretendTensor]) -> None:
     devices = {str(leaf.device) for leaf in [*on_gpu, *foreign]}
     if len(devices) > 1:
         raise RuntimeError(f"{func}: expected all tensors to be on the same device, found {sorted(devices)}")
+
+
+L2_BYTES = 2**10
+MEMORY_BYTES = 2**34
+
+
+class PretendEvent:
+    """An event that the device reaches when it is recorded; `device` is that of its stream."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.device: torch.device | None = None
+
+    def record(self, stream: Any = None) -> None:
+        self.device, self._at_s = stream.device, time.perf_counter()
+
+    def query(self) -> bool:
+        return False  # the device is still held: the host is never too slow
+
+    def elapsed_time(self, other: "PretendEvent") -> float:
+        assert self.device == other.device
+        return (other._at_s - self._at_s) * 1e3
+
+
+@contextmanager
+def pretended_card(monkeypatch: pytest.MonkeyPatch, free_bytes: int = MEMORY_BYTES) -> Iterator[PretendDevice]:
+    """Let "cuda" be a card that can be timed and has so much memory."""
+    monkeypatch.setenv("BINSGDM_KERNELS", "reference")  # Triton would look for a real driver
+    properties = SimpleNamespace(L2_cache_size=L2_BYTES, name="pretended", major=9, minor=0)
+    for name, made in {
+        "Event": PretendEvent,
+        "current_stream": lambda device=None: SimpleNamespace(device=torch.device(device or "cuda:0")),
+        "synchronize": lambda device=None: None,
+        "device": lambda device: nullcontext(),
+        "get_device_properties": lambda device: properties,
+        "get_device_capability": lambda device=None: (9, 0),
+        "mem_get_info": lambda device=None: (free_bytes, MEMORY_BYTES),
+        "_sleep": lambda cycles: None,
+        "empty_cache": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, made)
+    monkeypatch.setattr(timing, "WARM_S", 0.0)
+    with pretended_device() as counts:
+        yield counts

@@ -45,9 +45,9 @@ def asked(
     return replace(plain, cluster=replace(plain.cluster, faults=tuple(faults)), run=run)
 
 
-def alone_s(found: Advice, system: RankedSystem) -> float:
+def alone_s(advice: Advice, system: RankedSystem) -> float:
     """Return the step of a system without communication [s]."""
-    there = replace(found.scenario, strategy=system.strategy)
+    there = replace(advice.scenario, strategy=system.strategy)
     return simulate(free_communication(there)).result.p50_s
 
 
@@ -66,29 +66,29 @@ def test_what_pays_pays_at_the_clusters_own_bandwidth_and_gains_no_more_than_is_
     gbit_per_s: float, faults: list[Any], memory_bytes_per_s: float, optimizer_s: float, name: str
 ) -> None:
     scenario_ = asked(gbit_per_s, faults, memory_bytes_per_s, optimizer_s)
-    found = advise(scenario_, names=chosen([name]), trainings=shipped())
+    advice = advise(scenario_, names=chosen([name]), trainings=shipped())
     here = scenario_.cluster.inter_node.bytes_per_s
-    for system in [one.system for one in found.choices] if faults else found.others:
+    for system in [choice.system for choice in advice.choices] if faults else advice.others:
         inside = any((low or 0) <= here <= (high or here) for low, high in system.pays_in)
         assert inside == (system.verdict == "pays"), (system.name, system.verdict, system.pays_in)
-    for system in found.systems:
-        if system.mathematics != "local_steps" and alone_s(found, system) >= alone_s(found, found.baseline_system):
-            assert system.speedup.value <= found.speedup_without_comm * (1 + ROUNDING), system.name
-            assert not found.gains_beyond(system) or system.speedup.value == pytest.approx(found.speedup_without_comm)
+    for system in advice.systems:
+        if system.mathematics != "local_steps" and alone_s(advice, system) >= alone_s(advice, advice.baseline_system):
+            assert system.speedup.value <= advice.speedup_without_comm * (1 + ROUNDING), system.name
+            assert not advice.gains_beyond(system) or system.speedup.value == pytest.approx(advice.speedup_without_comm)
 
 
 def test_what_gains_more_than_equal_compute_could_says_why() -> None:
     names = chosen(["fsdp", "local SGD 4"])
-    found = advise(asked(200.0, [FAULTS[-1]], optimizer_s=0.01), names=names)
-    assert found.gains_beyond(row(found, "FSDP bf16")) == "its optimizer takes less"
-    assert found.gains_beyond(row(found, "local SGD 4")) == "its steps do not wait for each other"
-    assert found.gains_beyond(found.baseline_system) == ""
+    advice = advise(asked(200.0, [FAULTS[-1]], optimizer_s=0.01), names=names)
+    assert advice.gains_beyond(row(advice, "FSDP bf16")) == "its optimizer takes less"
+    assert advice.gains_beyond(row(advice, "local SGD 4")) == "its steps do not wait for each other"
+    assert advice.gains_beyond(advice.baseline_system) == ""
 
 
 def test_without_communication_faults_of_links_cost_nothing_and_those_of_ranks_what_they_do() -> None:
     compute_s = WORKLOAD.forward_s + WORKLOAD.backward_s + WORKLOAD.optimizer_s
     slow_link, latency, slow_rank = FAULTS[3], FAULTS[6], FAULTS[0]
     for faults, factor in (([slow_link, latency], 1.0), ([slow_rank], 1.5)):
-        found = advise(asked(30.0, faults), names=chosen(["ByteGrad"]))
-        without_s = found.baseline_system.iteration_s / found.speedup_without_comm
+        advice = advise(asked(30.0, faults), names=chosen(["ByteGrad"]))
+        without_s = advice.baseline_system.iteration_s / advice.speedup_without_comm
         assert without_s == pytest.approx(factor * compute_s, rel=0.01)

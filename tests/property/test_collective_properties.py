@@ -69,8 +69,8 @@ def renamed(schedule: Schedule, shift: int) -> Schedule:
 
     def turned(round_: Round) -> Round:
         def sends(rank: int, index: int) -> tuple[Send, ...]:
-            found = round_.sends((rank - shift) % size, index)
-            return tuple(Send((send.dst + shift) % size, *send[1:]) for send in found)
+            sent = round_.sends((rank - shift) % size, index)
+            return tuple(Send((send.dst + shift) % size, *send[1:]) for send in sent)
 
         return replace(round_, sends=sends)
 

@@ -44,23 +44,23 @@ def outcome(faults: Any) -> str:
     """Return the sentence by which faults are refused; empty where they are simulated."""
     try:
         built = scenario.build({**DATA, "cluster": {**DATA["cluster"], "faults": faults}}, "x")
-        found = simulate(built).result
+        result = simulate(built).result
     except SimnetError as error:
         return str(error)
-    assert all(0 < time_s < math.inf for time_s in found.iterations_s)
+    assert all(0 < time_s < math.inf for time_s in result.iterations_s)
     return ""
 
 
 def test_every_kind_is_here_and_all_of_them_are_simulated_together() -> None:
-    assert {one["kind"] for one in WHOLE} == set(FAULTS.names())
+    assert {whole["kind"] for whole in WHOLE} == set(FAULTS.names())
     assert outcome(WHOLE) == ""
 
 
-@pytest.mark.parametrize("at", range(len(WHOLE)), ids=[one["kind"] for one in WHOLE])
+@pytest.mark.parametrize("at", range(len(WHOLE)), ids=[whole["kind"] for whole in WHOLE])
 def test_a_damaged_fault_is_simulated_or_refused_in_one_sentence(at: int) -> None:
     rng = random.Random(at)
-    found = [outcome(damaged_data([WHOLE[at]], rng)) for _ in range(NUM)]
-    refused = [sentence for sentence in found if sentence]
+    outcomes = [outcome(damaged_data([WHOLE[at]], rng)) for _ in range(NUM)]
+    refused = [sentence for sentence in outcomes if sentence]
     assert len(refused) > NUM / 4
     for sentence in refused:
         assert "\n" not in sentence

@@ -97,10 +97,10 @@ def tried(kind: Kind, rng: random.Random, folder: Path) -> Iterator[str]:
     path = laid_out(kind, data, folder)
     args = rng.choice(kind.commands).split()
     result = ran(args)
-    found = [*faults(result, args), *left(folder, result.exit_code == 2)]
+    defects = [*faults(result, args), *left(folder, result.exit_code == 2)]
     if path.read_bytes() != data and (result.exit_code == 2 or kind.name != "out/points.sqlite"):
-        found.append("the input was changed")
-    yield from (f"simnet {' '.join(args)}: {data[:3000]!r}\n{fault}" for fault in found)
+        defects.append("the input was changed")
+    yield from (f"simnet {' '.join(args)}: {data[:3000]!r}\n{fault}" for fault in defects)
 
 
 @pytest.mark.slow
@@ -111,8 +111,8 @@ def test_a_damaged_file_is_read_or_refused_in_a_line(
     monkeypatch.chdir(tmp_path)
     for number in range(NUM):
         seed = f"{kind} {SEED} {number}"
-        found = list(tried(KINDS[kind], random.Random(seed), tmp_path / str(number)))
-        assert not found, f"{seed}: {found[0]}"
+        defects = list(tried(KINDS[kind], random.Random(seed), tmp_path / str(number)))
+        assert not defects, f"{seed}: {defects[0]}"
 
 
 @pytest.mark.slow
@@ -139,5 +139,5 @@ def test_a_damaged_setting_is_read_or_refused_in_a_line(tmp_path: Path, monkeypa
         if rng.random() < 0.5:
             text = damaged_bytes(text.encode("utf-8", "replace"), rng).decode("utf-8", "replace").replace("\0", "")
         args = [rng.choice(["simulate", "sweep"]), "pod.toml", "--set", text]
-        found = list(faults(ran(args), args))
-        assert not found, f"set {SEED} {number}: {text[:2000]!r}\n{found[0]}"
+        defects = list(faults(ran(args), args))
+        assert not defects, f"set {SEED} {number}: {text[:2000]!r}\n{defects[0]}"

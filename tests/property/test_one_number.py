@@ -65,9 +65,9 @@ def test_break_even_and_report_have_that_number_too(seed: int) -> None:
     scenario = drawn(seed)
     rate = scenario.cluster.inter_node.bytes_per_s
     run = simnet.simulate(scenario)
-    found = simnet.crossover(scenario, over=RATE, start=rate.text(), end="800 Gbit/s", progress=False)
-    assert found.trials[0].speedup.value == pytest.approx(run.speedup)
-    assert found.trials[0].speedup.interval == pytest.approx(run.speedup_interval)
+    answer = simnet.crossover(scenario, over=RATE, start=rate.text(), end="800 Gbit/s", progress=False)
+    assert answer.trials[0].speedup.value == pytest.approx(run.speedup)
+    assert answer.trials[0].speedup.interval == pytest.approx(run.speedup_interval)
     contents = of_scenario(scenario, int, systems=None)
     assert f"{run.speedup:.2f}x" in contents.verdict
 

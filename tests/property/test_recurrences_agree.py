@@ -48,8 +48,8 @@ FAULTS = st.one_of(
 
 @st.composite
 def networks(draw: st.DrawFn) -> Topology:
-    found = draw(st.lists(FAULTS, min_size=1, max_size=3, unique_by=type))
-    return topology(draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.sampled_from(CALIBRATIONS)), faults=found)
+    drawn = draw(st.lists(FAULTS, min_size=1, max_size=3, unique_by=type))
+    return topology(draw(st.integers(1, 4)), draw(st.integers(1, 4)), draw(st.sampled_from(CALIBRATIONS)), faults=drawn)
 
 
 @st.composite
@@ -76,19 +76,19 @@ def two_streams(draw: st.DrawFn, network: Topology) -> Streams:
     return tuple(streams[0]), tuple(streams[1])
 
 
-def same(one: RanksIteration, other: RanksIteration) -> None:
+def same(iteration: RanksIteration, other: RanksIteration) -> None:
     limit = NEAR * max(float(other.ends_s.max()), 1e-3)
     for name in ("ends_s", "comm_s", "waits_s", "held_s"):
-        assert getattr(one, name) == pytest.approx(getattr(other, name), abs=limit), name
+        assert getattr(iteration, name) == pytest.approx(getattr(other, name), abs=limit), name
     for part, seconds in other.busy_s.items():
-        assert one.busy_s[part] == pytest.approx(seconds, abs=limit), part
-    assert one.off_s == pytest.approx(other.off_s, rel=1e-6, abs=limit)
+        assert iteration.busy_s[part] == pytest.approx(seconds, abs=limit), part
+    assert iteration.off_s == pytest.approx(other.off_s, rel=1e-6, abs=limit)
 
 
 class _Alone(SharedNics):
     """Rails that are not followed: ranks that are run one by one do not meet in all rails at once."""
 
-    def ends_s(self, *_given: object) -> None:
+    def ends_s(self, *_arguments: object) -> None:
         return None
 
 
@@ -110,7 +110,7 @@ def run_by(network: Topology, step: RunStep, varied: Varied, starts_s: "FloatArr
 @given(networks(), st.data())
 def test_ranks_take_the_same_times_by_two_streams_and_one_by_one(network, data):
     streams = data.draw(two_streams(network))
-    number = sum(isinstance(one, Communicate) for one in streams[1])
+    number = sum(isinstance(operation, Communicate) for operation in streams[1])
     variation, starts_s = Variation(network, 3), np.zeros(network.world_size)
     for step in range(2):
         varied = variation.of(step, number)
@@ -122,7 +122,10 @@ def test_ranks_take_the_same_times_by_two_streams_and_one_by_one(network, data):
 @given(networks(), st.data())
 def test_ranks_take_the_same_times_by_a_sweep_and_one_by_one(network, data):
     streams = data.draw(two_streams(network))
-    sent = tuple(one if isinstance(one, Communicate) else Communicate(**NOTHING, after=one.after) for one in streams[1])
+    sent = tuple(
+        operation if isinstance(operation, Communicate) else Communicate(**NOTHING, after=operation.after)
+        for operation in streams[1]
+    )
     varied = Variation(network, 3).of(0, len(sent))
     starts_s = np.zeros(network.world_size)
     expected = run_by(network, run_step((streams[0], sent), network), varied, starts_s, "one by one")
@@ -140,8 +143,8 @@ def step_of(network: Topology, num_streams: int = 2) -> Streams:
 
 def test_what_each_recurrence_is_for():
     network = jittery(2)
-    one, two = plan_of(step_of(network)), plan_of(step_of(network, 3))
-    assert one.two_streams is not None
+    single, two = plan_of(step_of(network)), plan_of(step_of(network, 3))
+    assert single.two_streams is not None
     assert two.two_streams is None
     assert not two.can_sweep, "two streams use the same links"
 
@@ -149,10 +152,10 @@ def test_what_each_recurrence_is_for():
 def test_a_run_of_many_steps_runs_one_of_them_again_for_its_spans(monkeypatch):
     network, passes = jittery(4), []
     counted = ranks._Iteration.run
-    monkeypatch.setattr(ranks._Iteration, "run", lambda given: passes.append(1) or counted(given))
-    found = run_ranks(step_of(network), network, steps=20)
+    monkeypatch.setattr(ranks._Iteration, "run", lambda iteration: passes.append(1) or counted(iteration))
+    timeline = run_ranks(step_of(network), network, steps=20)
     assert len(passes) == 21
-    assert len(found.spans) == 3
+    assert len(timeline.spans) == 3
 
 
 def test_ranks_that_end_together_but_for_rounding_are_told_by_the_first():

@@ -77,8 +77,8 @@ def test_all_gather_hands_each_owners_chunk_to_all(kind, num_nodes, ranks_per_no
 def test_broadcast_hands_the_first_ranks_message_to_all_of_its_group(kind, num_nodes, ranks_per_node, num_chunks):
     among = group(kind, num_nodes, ranks_per_node)
     for schedule in (broadcast.tree(among), broadcast.pipeline(among, num_chunks)):
-        own = own_contributions(schedule)
-        start = [mine if among.position(rank) == 0 else {} for rank, mine in enumerate(own)]
+        contributions = own_contributions(schedule)
+        start = [contribution if among.position(rank) == 0 else {} for rank, contribution in enumerate(contributions)]
         for rank, held in enumerate(walk(schedule, start)):
             first = Counter({among.group_id(rank): 1})
             assert held == dict.fromkeys(range(schedule.num_chunks), first), f"{schedule.name}: rank {rank}"

@@ -20,7 +20,7 @@ GROUPS = ((8, 1), (4, 1), (2, 4), (2, 1), (4, 2))
 KINDS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce")
 PARTS = ("forward", "backward", "encode", "decode", "optimizer")
 # What Chakra has no field for: without these, a trace is one of any program.
-OWN = ("group", "part", "bucket", "dtype", "flops", "bytes", "seconds", "message_bytes")
+OF_SIMNET = ("group", "part", "bucket", "dtype", "flops", "bytes", "seconds", "message_bytes")
 
 
 @st.composite
@@ -34,38 +34,45 @@ def steps(draw: st.DrawFn) -> dict[str, Any]:
         after = draw(st.lists(st.sampled_from(others), max_size=3, unique_by=tuple)) if others else []
         if stream == 0:
             seconds = draw(st.integers(0, 10**6)) / 1e6
-            one = step_files.compute(draw(st.sampled_from(PARTS)), after=after)
+            operation = step_files.compute(draw(st.sampled_from(PARTS)), after=after)
             amounts = {name: float(draw(st.integers(1, 2**50))) for name in ("flops", "bytes")}
-            one |= {"seconds": seconds, **amounts}
+            operation |= {"seconds": seconds, **amounts}
         else:
             size = 8.0 * draw(st.integers(1, 2**40))
             kind, group = draw(st.sampled_from(KINDS)), draw(st.integers(0, len(GROUPS) - 1))
-            one = step_files.collective(kind, size, group, after=after, bucket=draw(st.none() | st.integers(0, 9)))
-        streams[stream].append(one)
+            operation = step_files.collective(
+                kind, size, group, after=after, bucket=draw(st.none() | st.integers(0, 9))
+            )
+        streams[stream].append(operation)
     return step_files.step(step_files.layout(streams, 2, 4, GROUPS), compute="timed")
 
 
 def clocks(layout: RecordedLayout) -> list[list[tuple[int, ...]]]:
     """Return how much of each stream has ended before each operation begins: what its waits say, in whatever words."""
-    found: list[list[tuple[int, ...]]] = [[] for _ in layout.streams]
+    clocks_of: list[list[tuple[int, ...]]] = [[] for _ in layout.streams]
     for stream, position in chakra._in_order(layout.streams):
-        clock = list(found[stream][-1]) if position else [0] * len(layout.streams)
+        clock = list(clocks_of[stream][-1]) if position else [0] * len(layout.streams)
         clock[stream] = position
         for other, place in layout.streams[stream].operations[position].after:
-            implied = list(found[other][place])
+            implied = list(clocks_of[other][place])
             implied[other] = place + 1
             clock = [max(pair) for pair in zip(clock, implied, strict=True)]
-        found[stream].append(tuple(clock))
-    return found
+        clocks_of[stream].append(tuple(clock))
+    return clocks_of
 
 
 def essence(layout: RecordedLayout) -> list[list[tuple[Any, ...]]]:
     return [
         [
-            (one.kind, round(one.seconds * 1e6), one.flops, one.num_bytes)
-            if one.kind == "compute"
-            else (one.kind, one.message_bytes, layout.groups[one.group].size, layout.groups[one.group].stride)
-            for one in stream.operations
+            (operation.kind, round(operation.seconds * 1e6), operation.flops, operation.num_bytes)
+            if operation.kind == "compute"
+            else (
+                operation.kind,
+                operation.message_bytes,
+                layout.groups[operation.group].size,
+                layout.groups[operation.group].stride,
+            )
+            for operation in stream.operations
         ]
         for stream in layout.streams
     ]
@@ -86,15 +93,15 @@ def there_and_back(data: dict[str, Any], *, keeps_own: bool, ranks: tuple[int, .
             if keeps_own
             else ImportOptions(num_nodes=2, ranks_per_node=4, comm_groups=folder / "groups.json")
         )
-        found = step_of([folder / f"t.{rank}.et" for rank in ranks], options)
-        return layout, *step_file.decode(step_file.encode(found), "back.json").recordings
+        step = step_of([folder / f"t.{rank}.et" for rank in ranks], options)
+        return layout, *step_file.decode(step_file.encode(step), "back.json").recordings
 
 
 def foreign(trace: ChakraTrace) -> ChakraTrace:
     """Return a trace as a program would write it that knows nothing of simnet."""
 
     def plain(node: ChakraNode) -> ChakraNode:
-        return replace(node, attributes={key: value for key, value in node.attributes.items() if key not in OWN})
+        return replace(node, attributes={key: value for key, value in node.attributes.items() if key not in OF_SIMNET})
 
     attributes = {key: value for key, value in trace.attributes.items() if key != LAYOUT_ATTRIBUTE}
     return replace(trace, nodes=tuple(map(plain, trace.nodes)), attributes=attributes)
@@ -106,8 +113,8 @@ def test_a_step_comes_back_whole(data: dict[str, Any]) -> None:
     assert essence(after) == essence(before)
     assert clocks(after) == clocks(before)
     assert after.groups == before.groups
-    assert [one.part for one in after.operations] == [one.part for one in before.operations]
-    assert [one.bucket for one in after.operations] == [one.bucket for one in before.operations]
+    assert [operation.part for operation in after.operations] == [operation.part for operation in before.operations]
+    assert [operation.bucket for operation in after.operations] == [operation.bucket for operation in before.operations]
 
 
 @given(steps())
@@ -117,4 +124,4 @@ def test_a_step_comes_back_from_traces_of_a_program_that_knows_nothing_of_simnet
     used = [number for number, stream in enumerate(before.streams) if stream.operations]
     assert essence(after) == [essence(before)[number] for number in used]
     expected = clocks(before)
-    assert clocks(after) == [[tuple(clock[one] for one in used) for clock in expected[number]] for number in used]
+    assert clocks(after) == [[tuple(clock[stream] for stream in used) for clock in expected[number]] for number in used]

@@ -29,7 +29,7 @@ def test_what_a_user_writes_in_any_unit_survives(kind: type[Quantity], data: st.
 @given(text=st.text(max_size=12))
 def test_any_text_is_read_or_refused_with_what_was_given(text: str) -> None:
     try:
-        told = repr(text) if Size.parse(text) >= 0 else ""
+        sentence = repr(text) if Size.parse(text) >= 0 else ""
     except ValueError as error:
-        told = str(error)
-    assert repr(text) in told
+        sentence = str(error)
+    assert repr(text) in sentence

@@ -38,19 +38,19 @@ class Kind(NamedTuple):
     amounts: tuple[Any, ...]
 
 
-nodes = st.builds(lambda one: {"at_nodes": [one]}, node)
+nodes = st.builds(lambda place: {"at_nodes": [place]}, node)
 KINDS = [
     Kind("slow_rank", st.builds(lambda n, r: {"node": n, "local_rank": r}, node, st.integers(0, 1)),
          "compute_slowdown", (1.0, 1.1, 2.0, 9.0)),
-    Kind("slow_node", st.builds(lambda one: {"node": one}, node), "compute_slowdown", (1.0, 1.3, 4.0)),
-    Kind("slow_node", st.builds(lambda one: {"node": one}, node), "nic_slowdown", (1.0, 1.3, 4.0)),
-    Kind("slow_link", st.builds(lambda one: {"place": one}, node), "rate", (1.0, 0.7, 0.1)),
-    Kind("slow_link", st.builds(lambda one: {"link": "port", "place": one}, rank), "rate", (1.0, 1e-3, 1e-5)),
+    Kind("slow_node", st.builds(lambda place: {"node": place}, node), "compute_slowdown", (1.0, 1.3, 4.0)),
+    Kind("slow_node", st.builds(lambda place: {"node": place}, node), "nic_slowdown", (1.0, 1.3, 4.0)),
+    Kind("slow_link", st.builds(lambda place: {"place": place}, node), "rate", (1.0, 0.7, 0.1)),
+    Kind("slow_link", st.builds(lambda place: {"link": "port", "place": place}, rank), "rate", (1.0, 1e-3, 1e-5)),
     Kind("added_latency", nodes, "added", ("0 s", "10 us", "3 ms")),
     Kind("background_traffic", nodes, "share", (0.001, 0.4, 0.9)),
     Kind("background_traffic", nodes, "flows", (1, 2, 20)),
     Kind("packet_loss", nodes | st.just({}), "probability", (1e-6, 1e-4, 0.02, 0.4)),
-    Kind("pause", st.builds(lambda one: {"ranks": [one], "every": 2}, rank), "pause", ("0 s", "1 ms", "1 s")),
+    Kind("pause", st.builds(lambda place: {"ranks": [place], "every": 2}, rank), "pause", ("0 s", "1 ms", "1 s")),
     Kind("pause", st.just({"pause": "20 ms"}), "probability", (0.01, 0.3, 1.0)),
     Kind("other_nodes", nodes, "compute_slowdown", (0.5, 1.0, 3.0)),
     Kind("other_nodes", nodes, "nic_slowdown", (0.5, 1.0, 3.0)),
@@ -76,17 +76,19 @@ def step(strategy: AnyStrategy, *faults: Fault) -> StrategyResult:
 def test_more_of_a_fault_never_makes_a_step_faster(kind: Kind, strategy: AnyStrategy, data: st.DataObject) -> None:
     place = FIXED.get(kind.name, {}) | data.draw(kind.where)
     at = data.draw(st.integers(0, len(kind.amounts) - 2))
-    less, more = (step(strategy, fault(kind.name, **place, **{kind.key: kind.amounts[at + one]})) for one in (0, 1))
+    less, more = (
+        step(strategy, fault(kind.name, **place, **{kind.key: kind.amounts[at + more_by]})) for more_by in (0, 1)
+    )
     assert more.iteration_s >= (1 - ROUNDING) * less.iteration_s - less.approximation * less.iteration_s
 
 
 @given(st.sampled_from(KINDS), st.sampled_from(KINDS), st.data())
-def test_one_fault_more_never_makes_a_step_faster(one: Kind, other: Kind, data: st.DataObject) -> None:
+def test_one_fault_more_never_makes_a_step_faster(first_kind: Kind, other: Kind, data: st.DataObject) -> None:
     strategy = data.draw(st.sampled_from(STRATEGIES))
     first, second = (
         fault(kind.name, **FIXED.get(kind.name, {}), **data.draw(kind.where), **{kind.key: kind.amounts[-1]})
-        for kind in (one, other)
+        for kind in (first_kind, other)
     )
-    assume("slow_node" not in {one.name, other.name} and not first.contradicts(second))
+    assume("slow_node" not in {first_kind.name, other.name} and not first.contradicts(second))
     alone, both = step(strategy, first), step(strategy, first, second)
     assert both.iteration_s >= (1 - ROUNDING - alone.approximation) * alone.iteration_s

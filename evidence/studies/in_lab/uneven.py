@@ -55,9 +55,6 @@ PHASES = ("forward", "backward", "optimizer")
 Kind = Literal["own", "trained"]
 FaultName = Literal["as it comes", "slow rank", "slow NIC", "degrading NIC", "background traffic"]
 FAULTS: tuple[FaultName, ...] = get_args(FaultName)
-OWN_STEPS = 50
-"""Steps without messages that are timed before each launch of trainings, with each strategy."""
-WARM_UP = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +75,7 @@ STRATEGIES = (
     ),
     Trained(title="1-bit Adam", argument="one_bit_adam", strategy="one_bit_adam:finite_check=true"),
 )
-TITLES = {one.argument: one.title for one in STRATEGIES}
+TITLES = {trained.argument: trained.title for trained in STRATEGIES}
 BANDWIDTHS = tuple(map(Bandwidth.parse, ("150 Mbit/s", "300 Mbit/s", "600 Mbit/s")))
 PAGE, RESULTS = SIMULATOR, evidence.RESULTS / "lab_uneven"
 REGION = "lab uneven"
@@ -96,8 +93,8 @@ def steps_file(kind: Kind, argument: str, fault: FaultName, mbit_per_s: int) -> 
 
 def times_s(path: Path, name: str) -> tuple[float, ...]:
     """Return the times of a measured series [s]."""
-    (found,) = (one.values for one in measurement_file.read(path).series if one.name == name)
-    return found
+    (values,) = (series.values for series in measurement_file.read(path).series if series.name == name)
+    return values
 
 
 # Predicted.
@@ -105,37 +102,37 @@ def times_s(path: Path, name: str) -> tuple[float, ...]:
 
 def faults(name: FaultName, degraded_from_s: float) -> tuple[Fault, ...]:
     """Return what is put into the lab, as the simulator has it; "degrading NIC" some time after the start [s]."""
-    found: dict[FaultName, tuple[Fault, ...]] = {
+    by_name: dict[FaultName, tuple[Fault, ...]] = {
         "as it comes": (),
         "slow rank": (SlowRank(node=SLOW_RANK, compute_slowdown=SLOWDOWN),),
         "slow NIC": (SlowLink(place=SLOW_NODE, rate=SLOW_RATE),),
         "degrading NIC": (SlowLink(place=DEGRADED_NODE, rate=DEGRADED_RATE, from_s=Duration(degraded_from_s)),),
         "background traffic": (BackgroundTraffic(at_nodes=(BUSY_NODE,), share=BUSY_SHARE),),
     }
-    return found[name]
+    return by_name[name]
 
 
 def predict(folder: Path, rate: Bandwidth, fault: FaultName) -> list[Row]:
     """Return what steps are predicted to take with each strategy under a fault, and how many to run."""
     calibration, rows = engine.calibrated(folder), []
-    for one in STRATEGIES:
-        own = folder / steps_file("own", one.argument, fault, mbit(rate))
-        found = variation.fit(variation_files.read([own]))
+    for trained in STRATEGIES:
+        own_file = folder / steps_file("own", trained.argument, fault, mbit(rate))
+        fitted = variation.fit(variation_files.read([own_file]))
         # Nodes as they were while nothing was done to them: with the variation found there.
         link = {"bandwidth": "1 PB/s", "latency": "0 s"}
         shape = {"num_nodes": NUM_NODES, "ranks_per_node": 1, "intra_node": link, "inter_node": link}
-        plain = schema.build(Cluster, {**shape, "faults": [dict(each) for each in found.faults]}, "lab")
+        plain = schema.build(Cluster, {**shape, "faults": [dict(each) for each in fitted.faults]}, "lab")
         # The model whose step without messages takes so long, its phases in the proportion of their medians.
-        phases = {name: statistics.median(times_s(own, name)) for name in PHASES}
+        phases = {name: statistics.median(times_s(own_file, name)) for name in PHASES}
         each: dict[str, Any] = {
-            f"{name}_s": Duration(s * found.compute_s / sum(phases.values())) for name, s in phases.items()
+            f"{name}_s": Duration(s * fitted.compute_s / sum(phases.values())) for name, s in phases.items()
         }
         usual = Scenario(
-            name=one.title,
+            name=trained.title,
             cluster=replace(plain, inter_node=replace(FREE, bytes_per_s=rate)),
             workload=Workload(name=MODEL, tensors=gradients(), batch_per_rank=BATCH, **each),
             calibration=calibration,
-            strategy=strategy_from_text(one.strategy, "strategy"),
+            strategy=strategy_from_text(trained.strategy, "strategy"),
         )
         usual_s = _simulated(usual, (), ITERATIONS).p50_s
         steps = min(max(round(AIM_S / usual_s), LEAST_STEPS), MOST_STEPS)
@@ -144,7 +141,7 @@ def predict(folder: Path, rate: Bandwidth, fault: FaultName) -> list[Row]:
         result = _simulated(usual, faults(fault, begins_s), steps if degrades else ITERATIONS)
         rows.append(
             {
-                "strategy": one.argument,
+                "strategy": trained.argument,
                 "mbit_per_s": mbit(rate),
                 "fault": fault,
                 "steps": steps,
@@ -152,8 +149,8 @@ def predict(folder: Path, rate: Bandwidth, fault: FaultName) -> list[Row]:
                 "p50_s": result.p50_s,
                 "p95_s": result.p95_s,
                 "usual_p50_s": usual_s,
-                "own_s": found.compute_s,
-                "cv": found.cv,
+                "own_s": fitted.compute_s,
+                "cv": fitted.cv,
                 "executor": result.fidelity,
             }
         )
@@ -192,26 +189,29 @@ def points(folder: Path, percentile: int, key: str = "") -> list[LabPoint]:
         LabPoint(
             series=TITLES[row["strategy"]],
             label=f"{TITLES[row['strategy']]}, {row['fault']}, {row['mbit_per_s']} Mbit/s",
-            measured=float(np.percentile(found_s, percentile)),
+            measured=float(np.percentile(measured_s, percentile)),
             predicted=row[key or f"p{percentile}_s"],
             mbit_per_s=row["mbit_per_s"],
             fault=row["fault"],
-            num_timed=len(found_s),
+            num_timed=len(measured_s),
             own_s=row["own_s"],
-            measured_interval_s=median_interval(found_s) if percentile == 50 else None,
+            measured_interval_s=median_interval(measured_s) if percentile == 50 else None,
         )
         for row in predictions(folder)
-        for found_s in [steps_s(folder, row)]
+        for measured_s in [steps_s(folder, row)]
     ]
 
 
 def regions(folder: Path) -> dict[str, str]:
     """Return what was asked, what was reached, and what was fitted."""
     names = {50: "medians", 95: "95th percentiles"}
-    texts = [engine.outcome_text(names[one], points(folder, one), *asked) for one, asked in ASKED.items()]
+    texts = [
+        engine.outcome_text(names[percentile], points(folder, percentile), *asked)
+        for percentile, asked in ASKED.items()
+    ]
     pairs = decisions.pairs(points(folder, 50))
-    apart = [one for one in pairs if one.measured_intervals_are_disjoint]
-    right, of_apart = (sum(one.is_right for one in mine) for mine in (pairs, apart))
+    apart = [pair for pair in pairs if pair.measured_intervals_are_disjoint]
+    right, of_apart = (sum(pair.is_right for pair in some) for some in (pairs, apart))
     blind = points(folder, 50, "usual_p50_s")
     texts.append(
         f"Medians of {right} of {len(pairs)} pairs of strategies are in the right order, of {of_apart} of the "
@@ -225,19 +225,25 @@ def data(folder: Path) -> dict[str, Table]:
     """Return a row for every training, what faults cost, errors by fault, and forward with messages and without."""
     both = [points(folder, percentile) for percentile in ASKED]
     every = []
-    for found in zip(*both, strict=True):
-        one = found[0]
-        cells = [(format_seconds(it.predicted), format_seconds(it.measured), signed(it.error)) for it in found]
-        what = (one.fault, f"{one.mbit_per_s} Mbit/s", one.series, format_seconds(one.own_s), str(one.num_timed))
+    for at_percentiles in zip(*both, strict=True):
+        point = at_percentiles[0]
+        cells = [(format_seconds(it.predicted), format_seconds(it.measured), signed(it.error)) for it in at_percentiles]
+        what = (
+            point.fault,
+            f"{point.mbit_per_s} Mbit/s",
+            point.series,
+            format_seconds(point.own_s),
+            str(point.num_timed),
+        )
         every.append((*what, *chain.from_iterable(cells)))
     by_fault: list[tuple[str, ...]] = []
     for fault in FAULTS:
-        median, late = ([one for one in found if one.fault == fault] for found in both)
+        median, late = ([point for point in at_percentile if point.fault == fault] for at_percentile in both)
         signs = signed(mean_signed_error(median))
         by_fault.append((fault, percent(mean_error(median)), signs, percent(mean_error(late))))
     phases = []
     for argument, title in TITLES.items():
-        alike = [one for one in predictions(folder) if one["fault"] != "slow rank" and one["strategy"] == argument]
+        alike = [row for row in predictions(folder) if row["fault"] != "slow rank" and row["strategy"] == argument]
         medians = (
             statistics.median(chain.from_iterable(steps_s(folder, row, "forward", kind) for row in alike))
             for kind in get_args(Kind)
@@ -260,12 +266,12 @@ def _cost_table(folder: Path) -> Table:
     for fault in FAULTS[1:]:
         # What lasts for the last third of a run is in the 95th percentile, and not in the median.
         percentile = 95 if fault == "degrading NIC" else 50
-        found = {(one.series, one.setting): one for one in points(folder, percentile)}
+        by_setting = {(point.series, point.setting): point for point in points(folder, percentile)}
         for title in TITLES.values():
             costs = []
             for rate in rates:
-                mine, usual = (found[title, (rate, one)] for one in (fault, FAULTS[0]))
-                measured, predicted = mine.measured / usual.measured - 1, mine.predicted / usual.predicted - 1
+                faulty, usual = (by_setting[title, (rate, name)] for name in (fault, FAULTS[0]))
+                measured, predicted = faulty.measured / usual.measured - 1, faulty.predicted / usual.predicted - 1
                 costs.append(f"{100 * measured:+.0f} % ({100 * predicted:+.0f} %)")
             rows.append((f"{fault}, p{percentile}", title, *costs))
     return Table(["fault", "strategy", *(f"{rate} Mbit/s" for rate in rates)], rows)

@@ -10,7 +10,7 @@ from evidence.benchmarks.compare_checkouts import Job, drawing, simnet
 from evidence.benchmarks.timing import Checkout
 
 
-def test_draws_are_given_to_every_command_that_takes_them_and_says_none_itself() -> None:
+def test_every_command_that_takes_draws_and_says_none_gets_them() -> None:
     jobs = [drawing(job, 0) for job in (*compare_checkouts.quick_jobs(ROOT), *compare_checkouts.long_jobs(ROOT))]
     drawn = {job.title for job in jobs if job.arguments[-2:] == ("--draws", "0")}
     assert drawn >= {

@@ -109,5 +109,5 @@ def test_adamw_and_the_mean_are_compared_with_themselves() -> None:
     table = committed()
     for name, reference in ((ADAMW, "of AdamW"), (DDP, "of DDP's mean")):
         columns = [number for number, column in enumerate(table.columns) if reference in column.title]
-        found = {row[column] for row in table.rows if row[1] == name for column in columns}
-        assert found == {"1.00 (1.00-1.00)"}
+        cells = {row[column] for row in table.rows if row[1] == name for column in columns}
+        assert cells == {"1.00 (1.00-1.00)"}

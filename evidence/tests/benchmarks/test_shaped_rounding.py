@@ -1,5 +1,6 @@
 """Shaped rounding: the sum of the signs follows the sum of u within bounds that are reached, and loses what it must."""
 
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -65,7 +66,7 @@ def started(merges: tuple[int, ...], start: str, seed: int = 0) -> Shaped:
 
 def distances(places: Shaped | Drawn, u: torch.Tensor, gain: float = 1.0) -> torch.Tensor:
     """Return the sum of the signs applied minus that of the rounded, clipped u, after 0, 1, ... steps; fp64."""
-    moves = torch.stack([places.signs(one, gain=gain) - rounded(one, gain=gain) for one in u])
+    moves = torch.stack([places.signs(of_step, gain=gain) - rounded(of_step, gain=gain) for of_step in u])
     return torch.cat([torch.zeros(1, NUMEL, dtype=torch.float64), moves]).cumsum(dim=0)
 
 
@@ -161,6 +162,12 @@ def test_each_interruption_adds_the_bound_once(merges, counts, kind, seed):
     counted = torch.tensor(counts)
     interruptions = sum(before and not after for before, after in pairwise(counts))
     assert moves[counted].sum(dim=0).abs().max() <= most_after_the_start(merges) * (1 + interruptions) + 1e-9
+
+
+@given(st.floats(-1, 1, width=32))
+def test_u_is_rounded_to_nearly_half_a_step(u):
+    lost = Fraction(rounded(torch.tensor([[u]])).mul(SCALE).item()) - Fraction(u) * SCALE
+    assert abs(lost) <= Fraction(1, 2) + Fraction(1, 1024)
 
 
 def test_a_u_below_half_a_step_is_lost_for_good():

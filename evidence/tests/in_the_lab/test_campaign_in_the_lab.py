@@ -51,39 +51,39 @@ KERNEL_LAUNCHES = 3
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("campaign")
     (folder / "campaign.toml").write_text(CAMPAIGN)
-    mine = campaign.load(folder / "campaign.toml")
-    launches = campaign.launches(mine)
+    loaded = campaign.load(folder / "campaign.toml")
+    launches = campaign.launches(loaded)
     paths = run_campaign.run(launches, folder, lambda _: None, max_wait_s=0.0)
     assert [path.name for path in paths] == [f"{launch.name}.json" for launch in launches]
     return folder
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> CampaignResult:
-    mine = campaign.load(folder / "campaign.toml")
+def result(folder: Path) -> CampaignResult:
+    loaded = campaign.load(folder / "campaign.toml")
     with pytest.MonkeyPatch.context() as patch:
         # A busy machine times kernels poorly; what is asserted here the wire decides. Unit tests refuse poor fits.
         patch.setattr(prediction, "BOUND", ANY_FIT)
         for _ in range(KERNEL_LAUNCHES - 1):
             try:
-                return evaluate(mine, folder, draws=20)
+                return evaluate(loaded, folder, draws=20)
             except SimnetError as refusal:
                 # Something else had the cores while a kernel was timed on small tensors, and not when on large ones.
                 if "time must grow" not in str(refusal):
                     raise
             (folder / "kernels_3x1.json").unlink()
-            run_campaign.run(campaign.launches(mine), folder, lambda _: None, max_wait_s=0.0)
-        return evaluate(mine, folder, draws=20)
+            run_campaign.run(campaign.launches(loaded), folder, lambda _: None, max_wait_s=0.0)
+        return evaluate(loaded, folder, draws=20)
 
 
 @pytest.fixture(scope="module")
-def points(found: CampaignResult) -> dict[str, TrainedPoint]:
-    return {point.series: point for point in found.points}
+def points(result: CampaignResult) -> dict[str, TrainedPoint]:
+    return {point.series: point for point in result.points}
 
 
 def test_what_is_measured_is_not_measured_again(folder: Path) -> None:
-    mine = campaign.load(folder / "campaign.toml")
-    launches = campaign.launches(mine)
+    loaded = campaign.load(folder / "campaign.toml")
+    launches = campaign.launches(loaded)
     said: list[str] = []
     paths = run_campaign.run(launches, folder, said.append, max_wait_s=0.0)
     assert paths == [launch.path(folder) for launch in launches]
@@ -92,10 +92,10 @@ def test_what_is_measured_is_not_measured_again(folder: Path) -> None:
 
 @pytest.mark.timed
 def test_a_dense_step_is_predicted_on_a_network_that_was_never_measured(
-    found: CampaignResult, points: dict[str, TrainedPoint]
+    result: CampaignResult, points: dict[str, TrainedPoint]
 ) -> None:
     assert abs(points["all_reduce"].error) < WIRE_ERROR
-    assert {(proof.num_predicted, proof.is_proven) for _, proof in found.proofs} == {(1, True)}
+    assert {(proof.num_predicted, proof.is_proven) for _, proof in result.proofs} == {(1, True)}
 
 
 @pytest.mark.timed
@@ -107,14 +107,14 @@ def test_a_compressing_system_beats_dense_steps_as_predicted(series: str, points
 
 @pytest.mark.timed
 def test_every_strategy_is_trained_and_every_kernel_of_its_system_calibrated(
-    found: CampaignResult, points: dict[str, TrainedPoint]
+    result: CampaignResult, points: dict[str, TrainedPoint]
 ) -> None:
-    assert len(points) == len(found.points) == 5
-    kernels = found.fits[0].calibration.kernels
+    assert len(points) == len(result.points) == 5
+    kernels = result.fits[0].calibration.kernels
     assert kernels["power_sgd_merge"].options == {"matrix_rank": 4, "warm_start": True}
     assert {"momentum", "server_mean", "qsgd_encode"} <= set(kernels)
 
 
 @pytest.mark.timed
-def test_the_page_is_written_with_its_figures_and_calibration(found: CampaignResult, tmp_path: Path) -> None:
-    assert {path.suffix for path in campaign_page.write(found, tmp_path)} == {".csv", ".md", ".png", ".toml"}
+def test_the_page_is_written_with_its_figures_and_calibration(result: CampaignResult, tmp_path: Path) -> None:
+    assert {path.suffix for path in campaign_page.write(result, tmp_path)} == {".csv", ".md", ".png", ".toml"}

@@ -31,12 +31,12 @@ def scatter(peer: socket.socket, num_bytes: int) -> None:
 
 
 def serve(place: Place, direction: str, num_bytes: int, repeats: int, world_size: int) -> None:
-    one = partial(gather if direction == "gather" else scatter, num_bytes=num_bytes)
+    transfer = partial(gather if direction == "gather" else scatter, num_bytes=num_bytes)
     with socket.create_server(place) as server, ThreadPoolExecutor(world_size) as pool:
         peers = [server.accept()[0] for _ in range(world_size - 1)]
         for _ in range(repeats):
             start_s = time.monotonic()
-            list(pool.map(one, peers))
+            list(pool.map(transfer, peers))
             sys.stdout.write(f"{num_bytes * len(peers) / (time.monotonic() - start_s)}\n")
         for peer in peers:
             peer.close()

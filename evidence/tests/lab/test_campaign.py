@@ -51,11 +51,11 @@ class TestFile:
         names = {launch.name: launch for launch in launches}
         once = campaign.launches(campaign.load(write(tmp_path, "kernel_starts = 1\n" + text)))
         assert set(names) - {launch.name for launch in once} == {"kernels_2_3x1", "kernels_2_2x2"}
-        own, trained = names["own_work_2_3x1"].arguments, names["training_3x1_50mbit"].arguments
-        assert own[own.index("--max-seconds") + 1] == "2.0"
-        assert "--without-messages" in own
+        own_work, trained = names["own_work_2_3x1"].arguments, names["training_3x1_50mbit"].arguments
+        assert own_work[own_work.index("--max-seconds") + 1] == "2.0"
+        assert "--without-messages" in own_work
         assert "--without-messages" not in trained
-        strategies = [[word for word in one if word.startswith(("all", "bin"))] for one in (own, trained)]
+        strategies = [[word for word in words if word.startswith(("all", "bin"))] for words in (own_work, trained)]
         assert strategies[0] == strategies[1]
 
     @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ class TestFile:
             ("[links]", "[links", "not TOML"),
         ],
     )
-    def test_a_mistake_is_told_where_it_is(self, old: str, new: str, message: str, tmp_path: Path) -> None:
+    def test_a_mistake_names_its_place(self, old: str, new: str, message: str, tmp_path: Path) -> None:
         assert old in TEXT
         with refused(message):
             campaign.launches(campaign.load(write(tmp_path, TEXT.replace(old, new))))
 
     @pytest.mark.parametrize(
-        ("given", "asked", "alone"),
+        ("strategies", "asked", "alone"),
         [
             (
                 '{kind = "one_bit_adam"}, {kind = "top_k", k = 5}, {kind = "qsgd"}',
@@ -116,10 +116,10 @@ class TestFile:
         ],
     )
     def test_systems_and_their_variants_are_trained_and_their_kernels_timed_each(
-        self, given: str, asked: list[str], alone: list[str], tmp_path: Path
+        self, strategies: str, asked: list[str], alone: list[str], tmp_path: Path
     ) -> None:
-        text = TEXT.replace('{kind = "all_reduce"}', given)
-        names = {one.name: one for one in campaign.launches(campaign.load(write(tmp_path, text)))}
+        text = TEXT.replace('{kind = "all_reduce"}', strategies)
+        names = {launch.name: launch for launch in campaign.launches(campaign.load(write(tmp_path, text)))}
         kernels = names["kernels_2x2"].arguments
         assert [kernels[place + 1] for place, word in enumerate(kernels) if word == "--system"] == asked
         for layout, trained in (("2x2", asked), ("3x1", alone)):
@@ -134,10 +134,10 @@ class TestRun:
 
     def run(self, folder: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> list[str]:
         """Run with launches that end with these codes, and with 0 when they are used up; return what was told."""
-        given = iter(codes)
+        exit_codes = iter(codes)
 
         def launched(launch: Launch, place: Path) -> LaunchResult:
-            code = next(given, 0)
+            code = next(exit_codes, 0)
             if not code:
                 launch.path(place).write_text("{}")
             return LaunchResult(exit_code=code, elapsed_s=1.0, outputs=("", ""), failed_rank=1 if code else None)
@@ -146,12 +146,12 @@ class TestRun:
         probes = iter(self.PROBES)
         watch = partial(IdleProbe, probe=lambda: next(probes, 1.0), sleep=lambda _: None)
         monkeypatch.setattr(run_campaign, "IdleProbe", watch)
-        told: list[str] = []
-        mine = campaign.load(write(folder))
+        lines: list[str] = []
+        loaded = campaign.load(write(folder))
         place = folder / "out"
         place.mkdir(exist_ok=True)
-        run_campaign.run(campaign.launches(mine), place, told.append)
-        return told
+        run_campaign.run(campaign.launches(loaded), place, lines.append)
+        return lines
 
     def test_a_launch_that_fails_is_tried_once_more_and_then_the_campaign_stops_and_goes_on(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -166,8 +166,8 @@ class TestRun:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.PROBES = (1.0,) * 3 + (2.0,) * 20_000
-        told = self.run(tmp_path, monkeypatch, [])
-        assert sum("waiting" in line for line in told) == 3 * 19
+        lines = self.run(tmp_path, monkeypatch, [])
+        assert sum("waiting" in line for line in lines) == 3 * 19
         assert len(list((tmp_path / "out").iterdir())) == 19
 
     def test_a_folder_is_of_one_campaign(self, tmp_path: Path) -> None:

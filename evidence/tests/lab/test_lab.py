@@ -117,15 +117,15 @@ class TestOwner:
 
     def test_only_a_process_that_has_ended_is_gone_and_one_of_another_container_may_not_have(self) -> None:
         needs("Linux")
-        mine = Owner.this_process()
-        assert not mine.has_ended()
+        owner = Owner.this_process()
+        assert not owner.has_ended()
         ended = subprocess.Popen(["true"])
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
-        assert replace(mine, pid=ended.pid).has_ended()  # a zombie
+        assert replace(owner, pid=ended.pid).has_ended()  # a zombie
         ended.wait()
-        assert replace(mine, pid=ended.pid).has_ended()
-        assert replace(mine, started_ticks=mine.started_ticks - 1).has_ended(), "a later process of the same id"
-        assert not replace(mine, pid_namespace=mine.pid_namespace + 1, started_ticks=0).has_ended()
+        assert replace(owner, pid=ended.pid).has_ended()
+        assert replace(owner, started_ticks=owner.started_ticks - 1).has_ended(), "a later process of the same id"
+        assert not replace(owner, pid_namespace=owner.pid_namespace + 1, started_ticks=0).has_ended()
 
 
 class TestOutcome:
@@ -201,7 +201,7 @@ class TestRefusals:
             ("Error: Unknown device type.", "veth"),
         ],
     )
-    def test_what_the_kernel_refuses_is_told_with_advice(self, kernel_says: str, advice: str) -> None:
+    def test_what_the_kernel_refuses_comes_with_advice(self, kernel_says: str, advice: str) -> None:
         with refused(kernel_says, advice):
             machine.run_command(("sh", "-c", f"echo '{kernel_says}' >&2; exit 1"))
 

@@ -24,11 +24,11 @@ from simnet.validation.strategy_spec import StrategySpec
     ids=str,
 )
 def test_an_all_reduce_of_bytes_is_run_as_byte_grad(strategy, argument, options) -> None:
-    found = StrategySpec.of_strategy(strategy)
-    assert argument is None or found.argument == f"byte_grad:topology=scatter_reduce{argument}"
+    spec = StrategySpec.of_strategy(strategy)
+    assert argument is None or spec.argument == f"byte_grad:topology=scatter_reduce{argument}"
     cap = Size(8 * 2**20)
     wanted = ByteGrad(topology="scatter_reduce", bucket_cap=cap, **options)
-    assert found.strategy(cap, is_ring=True) == wanted
+    assert spec.strategy(cap, is_ring=True) == wanted
 
 
 @pytest.mark.parametrize("strategy", [Zero1(), Zero2(), FullShard()], ids=str)

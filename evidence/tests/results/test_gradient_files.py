@@ -98,7 +98,7 @@ def test_regenerating_resnet50_gives_the_shipped_file() -> None:
     needs("torch", "torchvision")
     from evidence.studies import export_models as exporter
 
-    (definition,) = [one for one in exporter.WITH_GRADIENTS if one.name == "resnet50"]
+    (definition,) = [definition for definition in exporter.WITH_GRADIENTS if definition.name == "resnet50"]
     regenerated = json.loads(exporter.to_json(exporter.describe(definition)))
     shipped = load("resnet50")
     del regenerated["versions"], shipped["versions"]

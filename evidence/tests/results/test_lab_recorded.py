@@ -20,14 +20,14 @@ from evidence.studies.page import data_differs
 
 @pytest.fixture(params=[recorded, alternatives], ids=lambda module: module.CAMPAIGN.name)
 def module(request: pytest.FixtureRequest) -> ModuleType:
-    found: ModuleType = request.param
-    return found
+    study: ModuleType = request.param
+    return study
 
 
 @pytest.fixture
 def campaign(module: ModuleType) -> RecordedCampaign:
-    found: RecordedCampaign = module.CAMPAIGN
-    return found
+    campaign: RecordedCampaign = module.CAMPAIGN
+    return campaign
 
 
 @pytest.fixture
@@ -48,30 +48,32 @@ def test_the_page_tells_another_measurement_apart(
 
 def test_the_simulator_still_predicts_what_was_predicted_before_the_runs(campaign: RecordedCampaign) -> None:
     before, now = read(campaign.golden, "predictions")["rows"], campaign.predict(campaign.golden)
-    assert [one.keys() for one in now] == [one.keys() for one in before]
-    for mine, theirs in zip(now, before, strict=True):
-        assert (mine["way"], mine["mbit_per_s"]) == (theirs["way"], theirs["mbit_per_s"])
-        assert mine["predicted_s"] == pytest.approx(theirs["predicted_s"], rel=1e-3)
+    assert [row.keys() for row in now] == [row.keys() for row in before]
+    for row, theirs in zip(now, before, strict=True):
+        assert (row["way"], row["mbit_per_s"]) == (theirs["way"], theirs["mbit_per_s"])
+        assert row["predicted_s"] == pytest.approx(theirs["predicted_s"], rel=1e-3)
 
 
 def test_predictions_were_written_before_anything_ran(campaign: RecordedCampaign) -> None:
     written_s = read(campaign.golden, "predictions")["written_s"]
-    assert all(one["begun_s"] > written_s for one in read(campaign.golden, "runs"))
+    assert all(run["begun_s"] > written_s for run in read(campaign.golden, "runs"))
 
 
 def test_every_way_ran_at_every_bandwidth_and_none_was_calibrated_on(campaign: RecordedCampaign) -> None:
     places = {(way.name, mbit(rate)) for way in campaign.ways for rate in BANDWIDTHS}
-    assert {(one["way"], one["mbit_per_s"]) for one in read(campaign.golden, "runs")} == places
+    assert {(run["way"], run["mbit_per_s"]) for run in read(campaign.golden, "runs")} == places
     assert not set(BANDWIDTHS) & set(LINK_BANDWIDTHS)
     fitted = [json.loads(path.read_text(encoding="utf-8")) for path in campaign.golden.glob("links_*.json")]
-    assert {setup["nic_bytes_per_s"] for one in fitted for setup in one["setups"]} == set(map(float, LINK_BANDWIDTHS))
+    assert {setup["nic_bytes_per_s"] for whole in fitted for setup in whole["setups"]} == set(
+        map(float, LINK_BANDWIDTHS)
+    )
 
 
 def test_the_step_that_predicts_is_the_mean_of_what_every_rank_recorded(campaign: RecordedCampaign) -> None:
     for way in campaign.ways:
         launches = read(campaign.golden, f"recordings_{way.name}")
         assert [len(launch) for launch in launches] == [WORLD_SIZE] * STARTS
-        every = [one for launch in launches for one in launch]
+        every = [of_rank for launch in launches for of_rank in launch]
         assert recordings.mean_recording(every) == read(campaign.golden, f"step_{way.name}")
 
 

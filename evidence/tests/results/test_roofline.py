@@ -13,15 +13,15 @@ def test_the_shipped_shares_are_those_of_the_published_trainings() -> None:
 
 
 def test_nine_in_ten_trainings_are_inside_the_interval_of_the_other_publications() -> None:
-    found = []
+    inside = []
     for row in study.rows():
         kind = next(kind for kind in study.KINDS if row.is_of(kind))
         rule = study.of_kind(kind, without=row.source)
         assert rule is not None
-        found.append(rule.interval[0] <= row.share <= rule.interval[1])
-    assert 0.9 <= sum(found) / len(found) < 1
+        inside.append(rule.interval[0] <= row.share <= rule.interval[1])
+    assert 0.9 <= sum(inside) / len(inside) < 1
     for page in (study.PAGE, study.PAGE.parents[1] / "explanation" / "how-it-works.md"):
-        assert f"{sum(found)} of {len(found)} trainings" in page.read_text(encoding="utf-8")
+        assert f"{sum(inside)} of {len(inside)} trainings" in page.read_text(encoding="utf-8")
 
 
 def test_the_data_of_the_page_tell_how_far_off_the_roofline_is() -> None:
@@ -34,8 +34,8 @@ def test_work_is_what_the_model_of_a_row_computes_and_moves() -> None:
     from evidence.studies import roofline_work
 
     row = next(row for row in study.rows() if row.model == "MPT-125m")
-    found = roofline_work.work_of(row)
-    assert {key: float(value) for key, value in found.items()} == {key: getattr(row, key) for key in found}
+    work = roofline_work.work_of(row)
+    assert {key: float(value) for key, value in work.items()} == {key: getattr(row, key) for key in work}
     # Source: mosaicml/llm-foundry @061f2c7, scripts/train/benchmarking/README.md: 6 N + 12 l w T a token. Positions,
     # which N holds, are only added; fused attention computes its scores once more in backward, 14 in place of 12.
     width, layers, _ = roofline_work.MPT[row.model]

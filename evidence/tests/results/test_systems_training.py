@@ -33,25 +33,25 @@ def study() -> SystemsStudy:
 
 
 def document(task: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((CURVES / f"{task}.json").read_text())
-    return found
+    whole: dict[str, Any] = json.loads((CURVES / f"{task}.json").read_text())
+    return whole
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_system_has_a_curve_of_every_seed_of_the_page(study: SystemsStudy, task: str) -> None:
-    found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
-    assert len(found) == len(set(found))
+    curves = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
+    assert len(curves) == len(set(curves))
     for ranks, number in NUM_SEEDS.items():
         wanted = {(system, ranks, seed) for system in CANDIDATES for seed in FINAL_SEEDS[:number]}
-        assert wanted <= set(found)
+        assert wanted <= set(curves)
         assert Outcome(study, task).seeds(ranks)[:number] == list(FINAL_SEEDS[:number])
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_every_system_has_a_curve_of_as_many_seeds_in_every_topology(study: SystemsStudy, task: str) -> None:
-    found = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
+    curves = [(row["system"], row["ranks"], row["seed"]) for row in document(task)["curves"]]
     seeds = list(range(NUM_TOPOLOGY_SEEDS[task]))
-    assert {(name, TOPOLOGY_RANKS, seed) for name in IN_TOPOLOGY for seed in seeds} <= set(found)
+    assert {(name, TOPOLOGY_RANKS, seed) for name in IN_TOPOLOGY for seed in seeds} <= set(curves)
     assert Outcome(study, task).topology_seeds == seeds
 
 
@@ -80,15 +80,15 @@ def test_all_searches_had_as_many_trials_by_the_same_rule(study: SystemsStudy, t
 
 
 def test_every_system_has_as_many_plain_runs(study: SystemsStudy) -> None:
-    found = [(row["task"], row["system"], row["ranks"], row["seed"]) for row in study.plain.rows]
+    runs = [(row["task"], row["system"], row["ranks"], row["seed"]) for row in study.plain.rows]
     wanted = {
         (task, system, ranks, seed) for task in TASKS for system in PLAIN for ranks in NUM_SEEDS for seed in FINAL_SEEDS
     }
-    assert len(found) == len(set(found))
-    assert set(found) == wanted
+    assert len(runs) == len(set(runs))
+    assert set(runs) == wanted
 
 
-def test_a_system_runs_with_a_remedy_only_where_the_search_found_it_better(study: SystemsStudy) -> None:
+def test_a_system_runs_with_a_remedy_only_where_the_search_had_it_better(study: SystemsStudy) -> None:
     """On every task, by validation loss: which is how a remedy became a part of a candidate.
 
     But for BinSGDM, whose settings come from another study (docs/evidence/binsgdm.md).

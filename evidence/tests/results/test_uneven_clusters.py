@@ -7,7 +7,7 @@ from evidence.studies.uneven_questions import BANDWIDTH, NODES
 from simnet.engine.scenario import load_experiment
 
 PAGE = uneven_questions.PAGE.read_text(encoding="utf-8")
-FOUND = uneven_questions.read()
+ROWS = uneven_questions.read()
 
 
 @pytest.mark.parametrize("name", uneven_questions.EXPERIMENTS)
@@ -16,8 +16,8 @@ def test_every_point_of_an_experiment_is_there_once(name: str) -> None:
     wanted = 1
     for values in axes.values():
         wanted *= len(values)
-    mine = [(row.nodes, row.gbit_per_s, row.amount) for row in FOUND if row.experiment == name]
-    assert len(set(mine)) == len(mine) == wanted
+    places = [(row.nodes, row.gbit_per_s, row.amount) for row in ROWS if row.experiment == name]
+    assert len(set(places)) == len(places) == wanted
     assert f"{name}`" in PAGE
 
 
@@ -33,8 +33,8 @@ def test_every_point_of_an_experiment_is_there_once(name: str) -> None:
         ),
     ],
 )
-def test_the_same_is_found_today(name: str, axes: dict[str, list[object]]) -> None:
-    before = {(row.nodes, row.gbit_per_s, row.amount): row for row in FOUND if row.experiment == name}
+def test_today_s_answer_is_that_of_the_file(name: str, axes: dict[str, list[object]]) -> None:
+    before = {(row.nodes, row.gbit_per_s, row.amount): row for row in ROWS if row.experiment == name}
     now = uneven_questions.sweep(name, axes)
     assert now
     for row in now:

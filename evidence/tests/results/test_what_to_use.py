@@ -4,11 +4,11 @@ import pytest
 
 from evidence.studies import what_to_use
 
-FOUND = what_to_use.read()
+ROWS = what_to_use.read()
 
 
 def test_every_model_number_of_nodes_and_of_micro_batches_is_there_once() -> None:
-    places = [(one["model"], one["nodes"], one["micro_batches"]) for one in FOUND]
+    places = [(row["model"], row["nodes"], row["micro_batches"]) for row in ROWS]
     wanted = [
         (model, nodes, micro_batches)
         for model in what_to_use.MODELS
@@ -20,10 +20,10 @@ def test_every_model_number_of_nodes_and_of_micro_batches_is_there_once() -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", what_to_use.MODELS)
-def test_the_same_is_found_today(model: str) -> None:
-    before = next(one for one in FOUND if (one["model"], one["nodes"], one["micro_batches"]) == (model, 4, 1))
+def test_today_s_answer_is_that_of_the_file(model: str) -> None:
+    before = next(row for row in ROWS if (row["model"], row["nodes"], row["micro_batches"]) == (model, 4, 1))
     now = what_to_use.row(model, 4, 1, **{"run.draws": 0})
     for group, best in before["best"].items():
-        assert [one["speedup"] for one in now["best"][group]] == pytest.approx(
-            [one["speedup"] for one in best], rel=0.01
+        assert [best["speedup"] for best in now["best"][group]] == pytest.approx(
+            [kept["speedup"] for kept in best], rel=0.01
         )

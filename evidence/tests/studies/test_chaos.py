@@ -52,8 +52,8 @@ RUNS = {
 
 def run_all(_: int, folder: str) -> None:
     chaos_ranks.prepare()
-    found = {name: chaos_ranks.run(run) for name, run in RUNS.items()}
-    (Path(folder) / "found.json").write_text(json.dumps(found))
+    outcomes = {name: chaos_ranks.run(run) for name, run in RUNS.items()}
+    (Path(folder) / "found.json").write_text(json.dumps(outcomes))
 
 
 @pytest.fixture(scope="module")
@@ -71,5 +71,5 @@ def test_every_survivor_ends_and_names_the_rank_that_is_gone(results, name):
 
 def test_a_hundred_runs_have_every_kind_of_mishap_and_every_case():
     plans = [plan(seed) for seed in range(100)]
-    assert {one.kind for one in plans} == set(KINDS)
-    assert {one.case.name for one in plans} == set(CASES)
+    assert {each.kind for each in plans} == set(KINDS)
+    assert {each.case.name for each in plans} == set(CASES)

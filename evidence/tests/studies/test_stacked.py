@@ -41,13 +41,13 @@ def test_the_gradients_of_all_ranks_in_one_pass_are_those_of_each_backward(name:
     torch.manual_seed(0)
     model = TASKS[name].network()
     inputs, targets = samples(name)
-    found = stacked.rank_gradients(model, inputs, targets)
+    gradients = stacked.rank_gradients(model, inputs, targets)
     for rank in range(NUM_RANKS):
         model.zero_grad()
         stacked.loss(model(inputs[rank]), targets[rank]).backward()
         wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
-        torch.testing.assert_close(found[rank], wanted, rtol=1e-3, atol=1e-6)
-    assert (found[0] - found[1]).abs().max() > 1e-3
+        torch.testing.assert_close(gradients[rank], wanted, rtol=1e-3, atol=1e-6)
+    assert (gradients[0] - gradients[1]).abs().max() > 1e-3
 
 
 def averaging(systems: Any, model: nn.Module) -> stacked.AveragedGradients:
@@ -100,10 +100,10 @@ def test_1_bit_adam_on_equal_gradients_is_adam_while_dense_and_keeps_replicas_eq
 def run_of(system: str, task: str = "digits", ranks: int = 4, **changes: Any) -> run.Run:
     """Return three steps of a system with its first settings."""
     candidate = CANDIDATES[system]
-    given = {"trial": candidate.fixed_trials[0], "seed": 5, "split": "test", "steps": 3} | changes
+    settings = {"trial": candidate.fixed_trials[0], "seed": 5, "split": "test", "steps": 3} | changes
     name = "dense" if candidate.kind else system
     where = {"study": "systems", "task": task, "ranks": ranks, "ranks_per_node": RANKS_PER_NODE[ranks]}
-    return run.Run(system=name, options=candidate.options, **where, **given)
+    return run.Run(system=name, options=candidate.options, **where, **settings)
 
 
 @pytest.mark.parametrize("system", CANDIDATES)

@@ -18,10 +18,10 @@ def test_workers_are_alike_after_an_exchange_alone(inner_steps: int, alike_after
     run = Run(
         study="systems", task="digits", system="local_steps", options=options, trial={"lr": 0.01}, ranks=2, steps=4
     )
-    found = []
+    alike = []
     for step, _, workers in training_steps(run):
         assert isinstance(workers, Workers)
         first, other = workers._parameters
-        if all(torch.equal(mine, theirs) for mine, theirs in zip(first, other, strict=True)):
-            found.append(step)
-    assert found == alike_after
+        if all(torch.equal(left, theirs) for left, theirs in zip(first, other, strict=True)):
+            alike.append(step)
+    assert alike == alike_after

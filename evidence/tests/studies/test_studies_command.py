@@ -29,10 +29,3 @@ def test_the_status_says_what_is_done_of_each_task(run) -> None:
         *("systems", "characters", "mnist_5k", "digits"),
         *("local_steps", "characters", "mnist_5k", "digits"),
     ]
-
-
-def test_the_help_names_the_files(run, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        run("--help")
-    assert ended.value.code == 0
-    assert "scenarios/convergence" in capsys.readouterr().out

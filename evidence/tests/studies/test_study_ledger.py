@@ -20,11 +20,11 @@ def test_a_row_is_added_once_and_replaced_by_its_key(tmp_path: Path) -> None:
 
 
 def test_rows_of_another_process_are_kept(tmp_path: Path) -> None:
-    one, other = (Ledger(tmp_path / "rows.json") for _ in range(2))
-    assert one.rows == []
+    first, other = (Ledger(tmp_path / "rows.json") for _ in range(2))
+    assert first.rows == []
     other.put({"seed": 1}, {})
-    one.put({"seed": 0}, {})
-    assert one.rows == [{"seed": 1}, {"seed": 0}]
+    first.put({"seed": 0}, {})
+    assert first.rows == [{"seed": 1}, {"seed": 0}]
 
 
 def test_a_file_is_one_row_a_line_below_its_head(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ MODULES = (margins, page, run, study, systems)
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_the_examples_of_docstrings_are_true(module: Any) -> None:
-    found = doctest.testmod(module)
-    assert found.attempted > 0
-    assert found.failed == 0
+    examples = doctest.testmod(module)
+    assert examples.attempted > 0
+    assert examples.failed == 0
 
 
 def searched(system: str, loss_of: Any) -> list[dict[str, Any]]:

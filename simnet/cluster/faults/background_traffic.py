@@ -4,9 +4,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.cluster.faults.places import check_places, is_nic_of
-from simnet.cluster.faults.windows import TimedFault
-from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.cluster.faults.windows import NicFault
+from simnet.cluster.hardware import FAULTS, LinkId
 from simnet.core.bounded_types import Count
 
 MOST_FLOWS = 10**6
@@ -14,11 +13,10 @@ MOST_FLOWS = 10**6
 
 
 @FAULTS.register
-class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="background_traffic"):
+class BackgroundTraffic(NicFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="background_traffic"):
     """Traffic of others through the NICs of some nodes, in both directions.
 
     Attributes:
-        at_nodes: by default all.
         share: part of the NICs' rate that the others take.
         flows: connections of others, in place of a share: TCP gives all connections about as much.
         own_flows: connections of a collective at a time, beside those.
@@ -26,13 +24,12 @@ class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fi
 
     title: ClassVar[str] = "background traffic"
 
-    at_nodes: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     share: Annotated[float, Meta(gt=0.0, le=0.999)] | None = None
     flows: Count | None = None
     own_flows: Count = 1
 
     def __post_init__(self) -> None:
-        TimedFault.__post_init__(self)
+        NicFault.__post_init__(self)
         if (self.share is None) == (self.flows is None):
             raise ValueError("share: say how much the others take: give either share or flows")
         if self.share is not None and self.own_flows != 1:
@@ -43,22 +40,9 @@ class BackgroundTraffic(TimedFault, frozen=True, kw_only=True, forbid_unknown_fi
                 "give fewer"
             )
 
-    def check(self, cluster: Cluster) -> None:
-        """Refuse nodes that are not there.
-
-        Raises:
-            ValueError: one is not.
-        """
-        check_places("node", self.at_nodes, cluster.num_nodes)
-
-    @property
-    def nodes(self) -> tuple[int, ...] | None:
-        """Those whose NICs others use."""
-        return self.at_nodes or None
-
     def link_factor(self, link: LinkId, time_s: float) -> float:
         """Return how many times as long a byte takes beside the others."""
-        if not is_nic_of(link, self.at_nodes) or not self.is_on(time_s):
+        if not self.acts_on(link, time_s):
             return 1.0
         if self.share is not None:
             return 1 / (1 - self.share)

@@ -5,9 +5,8 @@ from typing import Annotated, ClassVar
 
 from msgspec import Meta
 
-from simnet.cluster.faults.places import check_places, is_nic_of
-from simnet.cluster.faults.windows import TimedFault
-from simnet.cluster.hardware import FAULTS, Cluster, LinkId
+from simnet.cluster.faults.windows import NicFault
+from simnet.cluster.hardware import FAULTS, LinkId
 from simnet.core.bounded_types import Count
 from simnet.core.units import Duration, Size
 
@@ -16,14 +15,13 @@ _TIMEOUT_ROUND_TRIPS = 4
 
 
 @FAULTS.register
-class PacketLoss(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="packet_loss"):
+class PacketLoss(NicFault, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="packet_loss"):
     """Packets lost on the NICs of some nodes: each TCP connection carries no more than its loss lets it.
 
     The rate is the throughput equation of TCP (Padhye et al., "Modeling TCP throughput", SIGCOMM 1998; RFC 5348,
     section 3.1). It holds for loss-based congestion control, Reno and roughly CUBIC, and not for BBR.
 
     Attributes:
-        at_nodes: by default all.
         probability: part of the packets that are lost.
         round_trip: time from a packet to its acknowledgement.
         segment: bytes of a packet without its headers.
@@ -32,31 +30,17 @@ class PacketLoss(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     title: ClassVar[str] = "packet loss"
 
-    at_nodes: tuple[Annotated[int, Meta(ge=0)], ...] = ()
     probability: Annotated[float, Meta(gt=0.0, le=0.5)]
     round_trip: Duration
     segment: Size = Size(1448)
     connections: Count = 1
 
     def __post_init__(self) -> None:
-        TimedFault.__post_init__(self)
+        NicFault.__post_init__(self)
         if self.round_trip < 1e-9:
             raise ValueError(f"round_trip: {self.round_trip.text()!r}: must be at least 1 ns")
         if self.segment < 1:
             raise ValueError(f"segment: {self.segment.text()!r}: must be at least 1 B")
-
-    def check(self, cluster: Cluster) -> None:
-        """Refuse nodes that are not there.
-
-        Raises:
-            ValueError: one is not.
-        """
-        check_places("node", self.at_nodes, cluster.num_nodes)
-
-    @property
-    def nodes(self) -> tuple[int, ...] | None:
-        """Those whose NICs lose packets."""
-        return self.at_nodes or None
 
     @property
     def goodput_bytes_per_s(self) -> float:
@@ -68,4 +52,4 @@ class PacketLoss(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def link_limit(self, link: LinkId, time_s: float) -> float:
         """Return the goodput of a NIC that loses packets [B/s]."""
-        return self.goodput_bytes_per_s if is_nic_of(link, self.at_nodes) and self.is_on(time_s) else math.inf
+        return self.goodput_bytes_per_s if self.acts_on(link, time_s) else math.inf

@@ -2,11 +2,12 @@
 
 import math
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from msgspec import field
+from msgspec import Meta, field
 
-from simnet.cluster.hardware import Fault
+from simnet.cluster.faults.places import check_places, is_nic_of
+from simnet.cluster.hardware import Cluster, Fault, LinkId
 from simnet.core.registry import tag_of
 from simnet.core.units import Duration, format_seconds
 
@@ -113,6 +114,33 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
         begins = _exact(self.from_s)
         lasts = math.inf if to_s is None else to_s - begins
         return _Window(begins, lasts, None if self.every_s is None else _exact(self.every_s))
+
+
+class NicFault(TimedFault, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A fault of the NICs of some nodes that may come and go.
+
+    Attributes:
+        at_nodes: by default all.
+    """
+
+    at_nodes: tuple[Annotated[int, Meta(ge=0)], ...] = ()
+
+    def check(self, cluster: Cluster) -> None:
+        """Refuse nodes that are not there.
+
+        Raises:
+            ValueError: one is not.
+        """
+        check_places("node", self.at_nodes, cluster.num_nodes)
+
+    @property
+    def nodes(self) -> tuple[int, ...] | None:
+        """Those whose NICs it is about."""
+        return self.at_nodes or None
+
+    def acts_on(self, link: LinkId, time_s: float) -> bool:
+        """Tell whether it is there, on a link that is a NIC of these nodes."""
+        return is_nic_of(link, self.at_nodes) and self.is_on(time_s)
 
 
 class _Window(NamedTuple):

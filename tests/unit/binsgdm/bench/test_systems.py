@@ -33,7 +33,7 @@ from simnet.strategies import STRATEGIES, CompressingStrategy
 from simnet.strategies.base import every_kernel
 from simnet.strategies.recorded import MEMORY_TRAFFIC
 from simnet.workload.kernel_cost import OPTIMIZER_BYTES
-from tests.helpers.pretend_card import pretended_card
+from tests.helpers.pretend_device import pretended_card
 
 CPU = torch.device("cpu")
 NUMEL = 4096

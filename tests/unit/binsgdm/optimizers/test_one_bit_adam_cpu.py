@@ -69,7 +69,7 @@ def test_compiled_passes_do_what_torch_does_to_the_bit(
         found[kernels] = train(ranks)
         assert isinstance(ranks[0]._passes, CpuPasses) == (kernels == "cpu")
         assert ranks[0].num_skipped == 1
-    assert all(torch.equal(one, other) for one, other in zip(found["cpu"], found["reference"], strict=True))
+    assert all(torch.equal(*pair) for pair in zip(found["cpu"], found["reference"], strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:OneBitAdam. step")
@@ -85,7 +85,7 @@ def test_what_a_lone_server_owes_is_paid(monkeypatch) -> None:
         ranks[0].load_state_dict(state)
         found[kernels] = train(ranks, 2)
         assert not ranks[0].param_states()[-1].state["server_residual"].eq(0.25).any()
-    assert all(torch.equal(one, other) for one, other in zip(found["cpu"], found["reference"], strict=True))
+    assert all(torch.equal(*pair) for pair in zip(found["cpu"], found["reference"], strict=True))
 
 
 def test_the_number_of_threads_changes_no_bit(monkeypatch) -> None:
@@ -99,7 +99,7 @@ def test_the_number_of_threads_changes_no_bit(monkeypatch) -> None:
     finally:
         torch.set_num_threads(before)
         cpu_adam._jobs_of.cache_clear()
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 def test_a_gradient_that_is_too_large_is_seen_wherever_it_lies() -> None:

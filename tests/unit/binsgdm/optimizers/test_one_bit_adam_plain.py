@@ -189,7 +189,7 @@ def test_scaled_momenta_let_a_chunk_deliver_small_and_large_tensors() -> None:
         train(ranks, 5, 5)
         delivered = [float(m.norm()) for m in state(ranks[0], "exp_avg")[:2]]
         factors[scales] = [ours / theirs for ours, theirs in zip(delivered, wanted, strict=True)]
-        assert all(torch.equal(one, other) for one, other in zip(*map(params_of, ranks), strict=True))
+        assert all(torch.equal(*pair) for pair in zip(*map(params_of, ranks), strict=True))
     assert factors[False][1] > 100
     assert 0.4 < min(factors[True]) <= max(factors[True]) < 2.5
 

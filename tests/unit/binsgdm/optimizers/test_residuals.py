@@ -132,7 +132,7 @@ def test_a_state_a_copy_and_a_pickle_go_on_bit_for_bit(dtype, rounding):
         warnings.simplefilter("error")
         wanted = step_all(optimizer, range(3, 7))
         for copied in copies:
-            assert all(torch.equal(a, b) for a, b in zip(step_all(copied, range(3, 7)), wanted, strict=True))
+            assert all(torch.equal(*pair) for pair in zip(step_all(copied, range(3, 7)), wanted, strict=True))
             for ours, theirs in zip(optimizer.param_states(), copied.param_states(), strict=True):
                 assert ours.state.keys() == theirs.state.keys()
                 assert all(torch.equal(kept, theirs.state[name]) for name, kept in ours.state.items())
@@ -228,11 +228,11 @@ def test_a_state_of_another_rank_brings_its_averages_alone():
     run_in_lockstep([optimizer.step_protocol() for optimizer in ranks], 1)
     state, same, other = saved(ranks[0]), of_rank(0), of_rank(1)
     same.load_state_dict(state)
-    assert all(torch.equal(a, b) for a, b in zip(residuals(same), residuals(ranks[0]), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(residuals(same), residuals(ranks[0]), strict=True))
     said = "belong to 'rank 0 of 2, flat, bucket_cap_mb=65536', here is 'rank 1 of 2, flat, bucket_cap_mb=65536'"
     with pytest.warns(UserWarning, match=said):
         other.load_state_dict(state)
-    assert all(torch.equal(a, b) for a, b in zip(residuals(other), residuals(of_rank(1)), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(residuals(other), residuals(of_rank(1)), strict=True))
     assert all(other.state[value]["b"].all() for value in other.param_groups[0]["params"])
 
 
@@ -244,7 +244,7 @@ def test_a_group_that_is_added_begins_with_its_own_draws_and_the_others_go_on():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         optimizer.add_param_group({"params": [added]})
-    assert all(torch.equal(a, b) for a, b in zip(residuals(optimizer), before, strict=False))
+    assert all(torch.equal(*pair) for pair in zip(residuals(optimizer), before, strict=False))
     assert torch.equal(
         optimizer.state[added]["local_residual"], dither(Key(seed=4, step=0), start=0, numel=40, limit=SCALE)
     )

@@ -42,38 +42,40 @@ def test_ddp_sends_its_buckets_during_backward_and_the_optimizer_waits():
     assert recording["gradient_bytes"] == LAYERS * LAYER_BYTES
     compute = stream_of(recording, "compute")
     assert [operation["part"] for operation in compute] == ["forward", "backward", "backward", "backward", "optimizer"]
-    assert [one["after"] for one in stream_of(recording, "world")] == [[[0, 1]], [[0, 2]]]
+    assert [operation["after"] for operation in stream_of(recording, "world")] == [[[0, 1]], [[0, 2]]]
     # The reducer copies buckets back when the last one has come.
-    assert [one.get("after") for one in compute] == [None, None, None, [[1, 1]], None]
+    assert [operation.get("after") for operation in compute] == [None, None, None, [[1, 1]], None]
     flops_of_layer = 2 * 2 * WIDTH * WIDTH
     assert compute[0]["flops"] == LAYERS * flops_of_layer
-    assert sum(one.get("flops", 0) for one in compute[1:4]) == (2 * LAYERS - 1) * flops_of_layer
+    assert sum(operation.get("flops", 0) for operation in compute[1:4]) == (2 * LAYERS - 1) * flops_of_layer
 
 
 def test_gradients_are_noted_as_backward_makes_them_ready():
     found = recorded(data_parallel)["gradients"]
-    assert [tuple(one["shape"]) for one in found] in (
+    assert [tuple(gradient["shape"]) for gradient in found] in (
         [(WIDTH,), (WIDTH, WIDTH)] * LAYERS,
         [(WIDTH, WIDTH), (WIDTH,)] * LAYERS,
     )
-    assert sum(one["backward_share"] for one in found) == pytest.approx(1)
-    layers = [sum(one["backward_share"] for one in found[first : first + 2]) for first in range(0, len(found), 2)]
+    assert sum(gradient["backward_share"] for gradient in found) == pytest.approx(1)
+    layers = [
+        sum(gradient["backward_share"] for gradient in found[first : first + 2]) for first in range(0, len(found), 2)
+    ]
     assert layers[1] == pytest.approx(layers[2], rel=1e-6)
 
 
 def test_sharded_gradients_are_ready_together_and_have_their_whole_shape():
     found = recorded(lambda: train(module := fully_shard(model()), adam(module)))["gradients"]
-    assert sorted(tuple(one["shape"]) for one in found) == sorted([(WIDTH,), (WIDTH, WIDTH)] * LAYERS)
-    assert [one["backward_share"] for one in found] == [1.0] + [0.0] * (2 * LAYERS - 1)
+    assert sorted(tuple(gradient["shape"]) for gradient in found) == sorted([(WIDTH,), (WIDTH, WIDTH)] * LAYERS)
+    assert [gradient["backward_share"] for gradient in found] == [1.0] + [0.0] * (2 * LAYERS - 1)
 
 
 def test_torchs_fp16_hook_sends_half_and_is_cast_back_beside_backward():
     recording = recorded(lambda: data_parallel(default_hooks.fp16_compress_hook))
     assert collectives(recording) == [("all_reduce", WORLD, float(LAYER_BYTES))] * 2
     assert {operation["dtype"] for operation in stream_of(recording, "world")} == {"fp16"}
-    assert [one["part"] for one in stream_of(recording, "callbacks world")] == ["decode"] * 2
-    assert [one["part"] for one in stream_of(recording, "compute")].count("encode") == 2
-    assert [one["bucket"] for one in stream_of(recording, "world")] == [0, 1]
+    assert [operation["part"] for operation in stream_of(recording, "callbacks world")] == ["decode"] * 2
+    assert [operation["part"] for operation in stream_of(recording, "compute")].count("encode") == 2
+    assert [operation["bucket"] for operation in stream_of(recording, "world")] == [0, 1]
 
 
 def test_power_sgd_hook_sends_three_messages_a_bucket_each_after_the_one_before():
@@ -87,7 +89,7 @@ def test_power_sgd_hook_sends_three_messages_a_bucket_each_after_the_one_before(
         [[callbacks, 0]],
         [[callbacks, 1]],
     ]
-    assert [one["after"] for one in stream_of(recording, "callbacks world")][:3] == [
+    assert [operation["after"] for operation in stream_of(recording, "callbacks world")][:3] == [
         [[sent, 0]],
         [[sent, 1]],
         [[sent, 2]],
@@ -110,9 +112,9 @@ def test_a_hook_may_answer_from_a_thread_of_its_own():
     recording = recorded(lambda: data_parallel(hook))
     assert collectives(recording) == [("all_reduce", WORLD, 2.0 * LAYER_BYTES)] * 2
     computed = stream_of(recording, "thread sender")
-    assert [one["part"] for one in computed] == ["decode"] * 2  # the division
+    assert [operation["part"] for operation in computed] == ["decode"] * 2  # the division
     # Each is sent when the gradients of its bucket are there, and backward waits at its end.
-    assert next(one["after"] for one in stream_of(recording, "world")) == [[0, 1]]
+    assert next(operation["after"] for operation in stream_of(recording, "world")) == [[0, 1]]
     assert any(
         operation.get("after") for operation in stream_of(recording, "compute") if operation["part"] == "backward"
     )
@@ -153,9 +155,11 @@ def test_fsdp2_gathers_and_scatters_layer_by_layer_on_side_streams():
     # The next layer is gathered while this one computes: no gather of forward waits for the layer before it.
     first, second = (operation["after"] for operation in stream_of(recording, "world")[:2])
     assert not any(stream == 0 and position > 0 for stream, position in first + second)
-    optimizer = [one for one in stream_of(recording, "compute") if one["part"] == "optimizer"]
+    optimizer = [operation for operation in stream_of(recording, "compute") if operation["part"] == "optimizer"]
     assert optimizer
-    assert sum(one.get("bytes", 0) for one in optimizer) < 40 * LAYERS * LAYER_BYTES / 8  # of the shard alone
+    assert (
+        sum(operation.get("bytes", 0) for operation in optimizer) < 40 * LAYERS * LAYER_BYTES / 8
+    )  # of the shard alone
 
 
 def test_tensor_parallel_layers_reduce_in_their_group():
@@ -167,7 +171,7 @@ def test_time_is_taken_instead_of_counted():
     assert recording["gradients"] == [], "whose order is known where work is counted"
     compute = stream_of(recording, "compute")
     assert all(operation["seconds"] > 0 and "flops" not in operation for operation in compute)
-    assert {one["part"] for one in compute} == {"forward", "backward", "optimizer"}
+    assert {operation["part"] for operation in compute} == {"forward", "backward", "optimizer"}
 
 
 def test_backward_is_timed_as_such_where_nothing_is_sent_in_it():

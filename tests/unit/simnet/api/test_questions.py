@@ -1,6 +1,8 @@
 """The Python API asks what the commands ask, and says what is wrong with a question."""
 
 import json
+import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,54 +17,50 @@ BERT = "bert_base_10gbit"
 NODES, RATE = "cluster.num_nodes", "cluster.inter_node.bandwidth"
 
 
-def printed(*args: str) -> Any:
-    result = run(*args, "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def test_simulate_says_what_the_command_says() -> None:
-    found = simnet.simulate(BERT, {NODES: 4})
-    assert json.loads(found.to_json()) == printed("simulate", BERT, "--set", f"{NODES}=4")
-    assert str(found) == run("simulate", BERT, "--set", f"{NODES}=4").stdout.rstrip("\n")
-    replaced = simnet.simulate(simnet.load(BERT).replace(**{NODES: 2, RATE: "40 Gbit/s"}), draws=0)
-    theirs = printed("simulate", BERT, "--set", f"{NODES}=2", "--set", f"{RATE}=40 Gbit/s", "--draws", "0")
-    assert (replaced.iteration_s, replaced.speedup) == (sum(theirs["result"]["iterations_s"]), theirs["speedup"])
-
-
-def test_simulate_says_what_faults_cost_as_the_command_does() -> None:
-    slow = {NODES: 2, "cluster.faults": [{"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}]}
-    faults = 'cluster.faults=[{kind = "slow_rank", node = 0, compute_slowdown = 2.0}]'
-    asked = ("--set", f"{NODES}=2", "--set", faults, "--lost-time", "--draws", "0")
-    found = simnet.simulate(BERT, slow, lost_time=True, draws=0)
-    assert json.loads(found.to_json()) == printed("simulate", BERT, *asked)
-    with refused("no fault that time is lost to; add one"):
-        simnet.simulate(BERT, lost_time=True)
+SLOW = {NODES: 2, "cluster.faults": [{"kind": "slow_rank", "node": 0, "compute_slowdown": 2.0}]}
+SLOW_WORDS = f"--set {NODES}=2 --set 'cluster.faults=[{{kind = \"slow_rank\", node = 0, compute_slowdown = 2.0}}]'"
+ENDS: dict[str, Any] = {"start": "10 Gbit/s", "end": "400 Gbit/s", "draws": 0}
+ASKED: dict[str, Callable[[], simnet.Answer]] = {
+    f"simulate {BERT} --set {NODES}=4": lambda: simnet.simulate(BERT, {NODES: 4}),
+    f"simulate {BERT} --set {NODES}=2 --set '{RATE}=40 Gbit/s' --draws 0": lambda: simnet.simulate(
+        simnet.load(BERT).replace(**{NODES: 2, RATE: "40 Gbit/s"}), draws=0
+    ),
+    f"simulate {BERT} {SLOW_WORDS} --lost-time --draws 0": lambda: simnet.simulate(BERT, SLOW, lost_time=True, draws=0),
+    f"sweep {BERT} --set {NODES}=2,4 --set '{RATE}=10 Gbit/s'": lambda: simnet.sweep(
+        BERT, {NODES: [2, 4]}, settings={RATE: "10 Gbit/s"}
+    ),
+    f"sweep {BERT} --break-even {RATE} --from '10 Gbit/s' --to '400 Gbit/s' --draws 0": lambda: simnet.crossover(
+        BERT, over=RATE, **ENDS
+    ),
+    f"advise {BERT} --time-to-target characters --at '10 Gbit/s' --same-task --draws 0": lambda: simnet.time_to_target(
+        BERT, "characters", at=["10 Gbit/s"], same_task=True, draws=0
+    ),
+    f"advise {BERT} --systems BinSGDM,fp8 --draws 0": lambda: simnet.advise(BERT, systems=["BinSGDM", "fp8"], draws=0),
+}
+"""Commands, and the questions in Python that are the same."""
 
 
 @pytest.mark.slow
-def test_other_questions_are_answered_as_the_commands_answer_them() -> None:
-    ends = {"start": "10 Gbit/s", "end": "400 Gbit/s"}
-    crossing = simnet.crossover(BERT, over=RATE, **ends, draws=0)
-    asked = ("--over", RATE, "--from", ends["start"], "--to", ends["end"], "--draws", "0")
-    assert json.loads(crossing.to_json()) == printed("crossover", BERT, *asked)
-    reached = simnet.time_to_target(BERT, "characters", at=["10 Gbit/s"], same_task=True, draws=0)
-    theirs = printed("time-to-target", BERT, "characters", "--at", "10 Gbit/s", "--same-task", "--draws", "0")
-    assert json.loads(reached.to_json()) == theirs
-    advice = simnet.advise(BERT, systems=["BinSGDM", "fp8"], draws=0)
-    theirs = printed("advise", BERT, "--systems", "BinSGDM,fp8", "--draws", "0")
-    assert json.loads(advice.to_json()) == theirs
-    assert list(advice.sentences) == [f"{label}: {text}" for label, text in theirs["answer"].items()]
+@pytest.mark.parametrize("line", ASKED)
+def test_python_says_what_the_command_says(line: str) -> None:
+    printed, shown = (run(*shlex.split(line), "--format", form) for form in ("json", "table"))
+    assert (printed.exit_code, shown.exit_code) == (0, 0), printed.stderr
+    answer = ASKED[line]()
+    assert json.loads(answer.to_json()) == json.loads(printed.stdout)
+    assert str(answer) == shown.stdout.rstrip("\n")
 
 
-def test_sweep_says_what_the_command_says() -> None:
-    found = simnet.sweep(BERT, {NODES: [2, 4]}, settings={RATE: "10 Gbit/s"})
-    theirs = printed("sweep", BERT, "--set", f"{NODES}=2,4", "--set", f"{RATE}=10 Gbit/s")
-    assert json.loads(found.to_json()) == theirs
-    assert [one.num_nodes for one in found] == [2, 4] == [found[0].num_nodes, found[-1].num_nodes]
-    assert len(found) == len(found[:]) == 2
-    odd = simnet.sweep(BERT, {"run.global_batch": [4096, 4097]}, draws=0)
-    assert (len(odd), len(odd.refused)) == (1, 1), "what does not hold together is refused in the result"
+def test_a_sweep_is_a_sequence_of_runs_without_those_that_do_not_hold_together() -> None:
+    runs = simnet.sweep(BERT, {"run.global_batch": [4096, 4097, 8192]}, draws=0)
+    assert len(runs.refused) == 1
+    batches = [run.scenario.run.global_batch for run in runs]
+    assert batches == [4096, 8192] == [runs[0].scenario.run.global_batch, runs[-1].scenario.run.global_batch]
+    assert len(runs) == len(runs[:]) == 2
+
+
+def test_time_is_lost_to_faults_alone() -> None:
+    with refused("no fault that time is lost to; add one"):
+        simnet.simulate(BERT, lost_time=True)
 
 
 def test_a_sweep_of_listed_points_reports_its_progress_and_goes_on_from_its_journal(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
     fitted = dict.fromkeys(("base", "experiment", "trained", "cluster", "batch", "algorithm", "protocol"))
     found: dict[str, Call] = {
         "load": (simnet.load, {"scenario": BERT, "settings": {NODES: 2}}),
-        "simulate": (simnet.simulate, asked | {"draws": 0, "lost_time": False}),
+        "simulate": (simnet.simulate, asked | {"draws": 0, "lost_time": False, "progress": False}),
         "sweep": (simnet.sweep, asked | swept | {"output": None}),
         "crossover": (simnet.crossover, asked | crossing | {"draws": 0, "tolerance": 1e-2, "progress": False}),
         "advise": (
@@ -147,7 +147,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Call]:
         "validate": (
             simnet.validate,
             {"experiment": None, "measurements": (), "published": True, "sets": ["hkbu_bsp"], "model": None}
-            | {"nic_gbit_per_s": None, "draws": None},
+            | {"nic_gbit_per_s": None, "settings": None, "draws": None, "progress": False},
         ),
         "validate own": (
             simnet.validate,

@@ -33,7 +33,9 @@ def test_what_is_written_says_how_far_its_calibration_is_from_the_cluster(tmp_pa
 
 def test_a_first_file_names_a_strategy_only_if_asked_and_never_flat_ddp_as_the_baseline(tmp_path: Path) -> None:
     for name, flags in (("open.toml", ()), ("asked.toml", ("--strategy", "fsdp"))):
-        assert run("init", str(tmp_path / name), "--yes", *flags).exit_code == 0
+        made = run("init", str(tmp_path / name), "--yes", *flags)
+        assert made.exit_code == 0
+        assert "is taken as" not in made.stderr, "a GPU that nobody named"
     left_open, asked = (tomllib.loads((tmp_path / name).read_text()) for name in ("open.toml", "asked.toml"))
     assert left_open.keys() & {"strategy", "baseline"} == set()
     assert asked.keys() - left_open.keys() == {"strategy"}

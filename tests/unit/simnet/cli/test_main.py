@@ -20,7 +20,6 @@ from simnet.cli.main import FORMER, GROUPS, cli
 from simnet.core import files
 from tests.helpers.chakra_traces import GOLDEN
 from tests.helpers.cli import BANDWIDTH, ROOT, run, run_in_shell
-from tests.helpers.needs import needs
 from tests.helpers.scenario_samples import pod
 
 MOST_COMMANDS, MOST_OPTIONS = 12, 8
@@ -119,14 +118,6 @@ class TestFormerNames:
         assert {former.partition(" ")[0] for former, _ in pairs()} == {*FORMER}
         for name in FORMER:
             assert run(name, "--help").stdout.startswith(f"Usage: simnet {name} ")
-
-    @pytest.mark.slow
-    def test_the_page_of_knobs_is_written_by_both_names(self, file: str, tmp_path: Path) -> None:
-        needs("plotly")
-        for number, words in enumerate((["explore"], ["report"])):
-            out = tmp_path / f"page{number}.html"
-            assert run(*words, file, "--static", str(out)).exit_code == 0
-            assert out.stat().st_size > 1_000_000
 
 
 class TestProcess:

@@ -127,7 +127,7 @@ BEFORE_SIMULATING = [
     ("advise plain.toml --time-to-target", "Option '--time-to-target' requires an argument"),
     ("time-to-target pod.toml", "Missing argument 'CURVES...'. See: simnet time-to-target --help"),
     (f"{RACE} --at 25", "--at: '25': write a number and a unit"),
-    (f"{RACE} --at ,", "--at: ',': must hold a bandwidth"),
+    (f"{RACE} --at ,", "--at: ',': write a number and a unit"),
     (f"{RACE} --at '0 bit/s'", "must be"),
     (f"{RACE} --plot times.txt", "times.txt: '.txt': a figure is a .png, .pdf or .svg file"),
     (f"{RACE} --plot no/where.png", "no such directory"),

@@ -87,16 +87,3 @@ def test_a_file_that_is_there_is_replaced_only_by_force(tmp_path):
     assert path.read_text(encoding="utf-8") == "old"
     assert measure(*args, "--force").exit_code == 0
     assert read(path).series
-
-
-def test_an_interrupt_leaves_no_file_and_exits_130(tmp_path, monkeypatch):
-    from binsgdm.bench import record
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(record, "interleave", interrupted)
-    path = tmp_path / "m.json"
-    result = measure("model", "--model", "mlp_200k", "-o", path)
-    assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
-    assert not path.exists()

@@ -7,7 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from simnet.api import measurements, questions, trainings
+from simnet.api import measurements, questions
 from simnet.cli import advise, calibrate, options, simulate, sweep, time_to_target, validate
 from simnet.core.arguments import Files, Names
 
@@ -17,7 +17,7 @@ PAIRS: list[tuple[Callable[..., Any], click.Command, set[str]]] = [
     (questions.simulate, simulate.command, SHARED),
     (questions.crossover, sweep.crossover, SHARED),
     (questions.advise, advise.command, SHARED),
-    (trainings.time_to_target, time_to_target.command, SHARED | {"at"}),  # "rates", and RATES as its text
+    (questions.time_to_target, time_to_target.command, SHARED | {"at"}),  # "rates", and RATES as its text
     # `workload` names a file in the command; intervals are asked for with --draws.
     (measurements.calibrate, calibrate.command, SHARED | {"bootstrap_draws"}),
     (measurements.validate, validate.command, SHARED | {"sets", "measurements"}),

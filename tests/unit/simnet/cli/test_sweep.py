@@ -117,7 +117,8 @@ class TestParquet:
             assert run("sweep", scenario, "-o", out, "--format", form).exit_code == 0
         flat, plain = read_frame(out), read_frame(out / "results.json")
         plain["strategy"] = [value if isinstance(value, str) else json.dumps(value) for value in plain["strategy"]]
-        assert_frame_equal(flat, plain)
+        # A column in which all is missing has no type in JSON, and that of its field in Parquet.
+        assert_frame_equal(flat, plain.astype(flat.dtypes))
         assert len(flat) == 4
 
     def test_it_gives_no_figures_and_says_what_does(self, file: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from simnet.cli import terminal
 from simnet.core.errors import did_you_mean
 from simnet.report.page import Page
+from simnet.report.progress_bar import progress
 from simnet.report.table import Table
 from tests.helpers.cli import ROOT, run
 from tests.helpers.scenario_samples import pod, write
@@ -135,7 +136,7 @@ def test_a_terminal_sees_how_far_it_is_on_stderr(
     monkeypatch.setattr(seen, "isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", seen)
-    with terminal.progress(4, "simulating") as advance:
+    with progress(4, "simulating") as advance:
         for _ in range(4):
             advance(1)
             sys.stdout.write("a result\n")

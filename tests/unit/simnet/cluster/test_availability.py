@@ -20,7 +20,7 @@ from tests.helpers.fault_samples import cluster, fault
 HOUR_S = 3600.0
 
 
-def found(num_nodes: int = 4, seed: int = 0, **keys: str) -> Availability:
+def availability(num_nodes: int = 4, seed: int = 0, **keys: str) -> Availability:
     failing = {"mean_time_between": "400 h", "checkpoint": "1 min", "restart": "10 min", **keys}
     result = availability_of(cluster(fault("node_failure", **failing), num_nodes=num_nodes), seed)
     assert result is not None
@@ -48,7 +48,7 @@ def test_no_other_interval_trains_more(between_s: float, part: float, factor: fl
     """The higher-order estimate is the optimum of the complete model to a few per mille where checkpoints are short."""
     checkpoint_s = part * between_s
     best_s = best_interval_s(between_s, checkpoint_s)
-    best, other = (mean_fraction(between_s, one, checkpoint_s, 60.0) for one in (best_s, factor * best_s))
+    best, other = (mean_fraction(between_s, every_s, checkpoint_s, 60.0) for every_s in (best_s, factor * best_s))
     assert other <= best * 1.002
 
 
@@ -57,7 +57,7 @@ def test_what_is_lost_to_rare_failures_is_checkpoints_and_half_an_interval_and_r
     lost = checkpoint_s / every_s + (every_s / 2 + checkpoint_s / 2 + restart_s) / between_s
     assert mean_fraction(between_s, every_s, checkpoint_s, restart_s) == pytest.approx(1 / (1 + lost), rel=1e-4)
     assert mean_fraction(1e15, 900.0, 100.0, 1e4) == pytest.approx(0.9), "without failures, checkpoints alone"
-    fractions = [found(num_nodes).fraction for num_nodes in (1, 10, 100, 1000, 10_000)]
+    fractions = [availability(num_nodes).fraction for num_nodes in (1, 10, 100, 1000, 10_000)]
     assert fractions == sorted(fractions, reverse=True)
 
 
@@ -83,7 +83,7 @@ def test_dalys_mean_is_that_of_failures_one_after_the_other(restart_s: float) ->
 
 def test_the_spread_holds_nine_days_in_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(5)
-    often = found(mean_time_between="20 h")  # of four nodes: a stop in five hours
+    often = availability(mean_time_between="20 h")  # of four nodes: a stop in five hours
     assert often.stops_per_day == pytest.approx(4.8)
     assert often.low < often.fraction < often.high < 1
     days = [_day(rng, 5 * HOUR_S, often.checkpoint_every_s, 60.0, 600.0) for _ in range(2000)]
@@ -91,7 +91,7 @@ def test_the_spread_holds_nine_days_in_ten(monkeypatch: pytest.MonkeyPatch) -> N
     assert often.low == pytest.approx(low, abs=0.015)
     assert often.high == pytest.approx(high, abs=0.015)
     monkeypatch.setattr(node_failure, "_MOST_INTERVALS", 400)
-    many = found(mean_time_between="160 s", checkpoint="10 ms", checkpoint_every="1 s", restart="0 s")
+    many = availability(mean_time_between="160 s", checkpoint="10 ms", checkpoint_every="1 s", restart="0 s")
     assert many.stops_per_day > 400
     assert many.low == pytest.approx(many.fraction, abs=0.01), "too many for a day: the spread of the first"
 
@@ -116,11 +116,11 @@ def _day(rng: np.random.Generator, between_s: float, every_s: float, checkpoint_
 
 
 def test_without_an_interval_the_best_one_is_taken_and_another_is_compared_with_it() -> None:
-    best, own = found(), found(checkpoint_every="1 h")
+    best, hourly = availability(), availability(checkpoint_every="1 h")
     assert best.checkpoint_every_s == best.best_every_s == pytest.approx(best_interval_s(100 * HOUR_S, 60.0))
     assert best.fraction == best.best_fraction
-    assert own.checkpoint_every_s == HOUR_S
-    assert own.best_fraction == best.fraction > own.fraction
+    assert hourly.checkpoint_every_s == HOUR_S
+    assert hourly.best_fraction == best.fraction > hourly.fraction
 
 
 @pytest.mark.slow
@@ -137,6 +137,6 @@ def test_without_an_interval_the_best_one_is_taken_and_another_is_compared_with_
     ],
 )
 def test_odd_numbers_give_fractions(num_nodes: int, keys: dict[str, str]) -> None:
-    result = found(num_nodes, **keys)
+    result = availability(num_nodes, **keys)
     assert 0 <= result.low <= result.high <= 1
     assert 0 <= result.fraction <= 1

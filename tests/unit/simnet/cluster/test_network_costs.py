@@ -22,21 +22,21 @@ OUTSIDE = {"nodes": 2, "efficiency": 0.5, "intervals": {"efficiency": [2.0, 3.0]
 
 @pytest.mark.parametrize(("num_nodes", "efficiency", "alpha_s"), [(2, 0.8, 1e-5), (4, 0.4, 2e-5), (8, 0.2, 4e-5)])
 def test_costs_go_evenly_over_the_logarithm_of_the_nodes(num_nodes, efficiency, alpha_s):
-    found = BOTH.at_nodes(num_nodes)
-    assert found.inter_node.efficiency == pytest.approx(efficiency)
-    assert found.inter_node.alpha_s == pytest.approx(alpha_s)
-    assert not found.by_nodes
+    there = BOTH.at_nodes(num_nodes)
+    assert there.inter_node.efficiency == pytest.approx(efficiency)
+    assert there.inter_node.alpha_s == pytest.approx(alpha_s)
+    assert not there.by_nodes
     if num_nodes == 4:
-        assert found.intervals["inter_node.efficiency"] == pytest.approx((0.9**0.5, 1.1**0.5))
+        assert there.intervals["inter_node.efficiency"] == pytest.approx((0.9**0.5, 1.1**0.5))
     plain = Calibration(inter_node=LinkCalibration(efficiency=0.5), intervals={"inter_node.efficiency": (0.9, 1.1)})
     assert plain.at_nodes(num_nodes) is plain, "without points"
 
 
 def test_beyond_the_points_the_nearest_stays_and_its_interval_grows_by_doublings():
-    found = [BOTH.at_nodes(num_nodes) for num_nodes in (8, 16, 32, 128)]
-    assert {one.inter_node.efficiency for one in found} == {0.2}
-    assert "inter_node.efficiency" not in found[0].intervals
-    widths = [math.log(one.intervals["inter_node.efficiency"][1]) for one in found[1:]]
+    calibrations = [BOTH.at_nodes(num_nodes) for num_nodes in (8, 16, 32, 128)]
+    assert {calibration.inter_node.efficiency for calibration in calibrations} == {0.2}
+    assert "inter_node.efficiency" not in calibrations[0].intervals
+    widths = [math.log(calibration.intervals["inter_node.efficiency"][1]) for calibration in calibrations[1:]]
     step = math.log(DOUBLING_FACTOR)
     assert widths == pytest.approx([step, step * math.sqrt(2), step * 2])
     alone = BOTH.at_nodes(1).intervals["inter_node.efficiency"]
@@ -46,8 +46,8 @@ def test_beyond_the_points_the_nearest_stays_and_its_interval_grows_by_doublings
 def test_a_latency_that_no_point_holds_is_as_unsure_beyond_them() -> None:
     points = (NodesPoint(nodes=2, efficiency=0.8), NodesPoint(nodes=4, efficiency=0.8))
     link = LinkCalibration(efficiency=0.99, alpha_s=Duration(1e-5))
-    found = Calibration(by_nodes=points, inter_node=link, intervals={"inter_node.latency": (0.9, 1.1)})
-    inside, outside = (found.at_nodes(nodes).intervals["inter_node.latency"] for nodes in (4, 8))
+    calibration = Calibration(by_nodes=points, inter_node=link, intervals={"inter_node.latency": (0.9, 1.1)})
+    inside, outside = (calibration.at_nodes(nodes).intervals["inter_node.latency"] for nodes in (4, 8))
     assert inside == pytest.approx((0.9, 1.1))
     assert outside[1] == pytest.approx(math.exp(math.hypot(math.log(1.1), math.log(DOUBLING_FACTOR))))
     plain = Calibration(by_nodes=points, inter_node=link)
@@ -58,26 +58,26 @@ def test_a_latency_that_no_point_holds_is_as_unsure_beyond_them() -> None:
 def test_curves_of_two_points_are_mixed_at_the_sizes_of_both():
     curve = ((Size(1000), 0.1), (Size(4000), 0.4))
     points = (NodesPoint(nodes=2, efficiency=curve), NodesPoint(nodes=8, efficiency=0.9))
-    found = Calibration(by_nodes=points).at_nodes(4).inter_node.efficiency
-    assert [size for size, _ in found] == [1000, 4000]
-    assert [value for _, value in found] == pytest.approx([math.sqrt(0.1 * 0.9), math.sqrt(0.4 * 0.9)])
+    mixed = Calibration(by_nodes=points).at_nodes(4).inter_node.efficiency
+    assert [size for size, _ in mixed] == [1000, 4000]
+    assert [value for _, value in mixed] == pytest.approx([math.sqrt(0.1 * 0.9), math.sqrt(0.4 * 0.9)])
 
 
 def test_a_library_has_costs_of_its_own_for_the_strategies_that_it_carries():
     mpi = LibraryCosts(carries=("one_bit_adam",), poll_s=Duration(5e-6), by_nodes=(TWO, EIGHT))
-    found = Calibration(libraries={"mpi": mpi}, poll_s=Duration(1e-6)).at_nodes(4)
-    assert found.for_strategy("one_bit_adam").poll_s == 5e-6
-    assert found.for_strategy("one_bit_adam").inter_node.efficiency == pytest.approx(0.4)
-    assert found.for_strategy("binsgdm").poll_s == 1e-6
-    assert found.for_strategy("binsgdm").inter_node.efficiency == 1.0
+    calibration = Calibration(libraries={"mpi": mpi}, poll_s=Duration(1e-6)).at_nodes(4)
+    assert calibration.for_strategy("one_bit_adam").poll_s == 5e-6
+    assert calibration.for_strategy("one_bit_adam").inter_node.efficiency == pytest.approx(0.4)
+    assert calibration.for_strategy("binsgdm").poll_s == 1e-6
+    assert calibration.for_strategy("binsgdm").inter_node.efficiency == 1.0
 
 
 def test_a_topology_is_built_with_the_costs_of_its_number_of_nodes_and_its_library():
-    given_ = load({"cluster.num_nodes": 4})
+    asked = load({"cluster.num_nodes": 4})
     mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.6)
-    calibration = structs.replace(given_.calibration, by_nodes=(TWO, EIGHT), libraries={"mpi": mpi})
-    assert topology.build(given_.cluster, calibration).inter_node.curve == ((1.0, pytest.approx(0.4)),)
-    assert topology.build(given_.cluster, calibration, "one_bit_adam").inter_node.curve == ((1.0, 0.6),)
+    calibration = structs.replace(asked.calibration, by_nodes=(TWO, EIGHT), libraries={"mpi": mpi})
+    assert topology.build(asked.cluster, calibration).inter_node.curve == ((1.0, pytest.approx(0.4)),)
+    assert topology.build(asked.cluster, calibration, "one_bit_adam").inter_node.curve == ((1.0, 0.6),)
 
 
 def test_a_library_slows_the_strategy_that_it_carries_and_not_its_baseline():
@@ -104,8 +104,8 @@ def test_a_result_beyond_the_measured_nodes_says_so_and_is_wider():
 
 def test_the_costs_of_a_library_are_drawn_within_their_intervals():
     mpi = LibraryCosts(carries=("one_bit_adam",), efficiency=0.5, intervals={"efficiency": (0.5, 2.0)})
-    given_ = Calibration(libraries={"mpi": mpi})
-    drawn = {one.libraries["mpi"].efficiency for one in intervals.drawn_calibrations(given_, 20)}
+    calibration = Calibration(libraries={"mpi": mpi})
+    drawn = {lane.libraries["mpi"].efficiency for lane in intervals.drawn_calibrations(calibration, 20)}
     assert len(drawn) > 15
 
 

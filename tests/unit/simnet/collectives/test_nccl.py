@@ -74,7 +74,9 @@ def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
 
 def test_an_exchange_that_another_library_carries_knows_nothing_of_nccl() -> None:
     by_mpi = replace(FITTED, libraries={"mpi": LibraryCosts(carries=("binsgdm",))})
-    dense, signs = (simulate(scenario(one, 2, calibration=by_mpi)).result for one in (DenseAllReduce(), BinSGDM()))
+    dense, signs = (
+        simulate(scenario(strategy, 2, calibration=by_mpi)).result for strategy in (DenseAllReduce(), BinSGDM())
+    )
     assert dense.algorithm == "tree Simple"
     carried = {span.algorithm for span in signs.spans if span.stream == "communication"}
     assert not any(name.endswith(nccl_model.PROTOCOLS) for name in carried)
@@ -108,8 +110,8 @@ def test_an_all_gather_takes_the_closed_form_in_both_executors(
     # The rails of a node send their messages through the same NICs.
     at = nccl_model.rates(NCCL_COSTS, network.intra_node.bytes_per_s, network.inter_node.bytes_per_s)
     rails = layout[1] if kind == "inter_node" else 1
-    found = nccl_model.gather_candidates(NCCL_COSTS, group.nodes, group.members_per_node)
-    least_s = min(one.latency_s + rails * size * nccl_model.s_per_byte(one, at) for one in found)
+    gathers = nccl_model.gather_candidates(NCCL_COSTS, group.nodes, group.members_per_node)
+    least_s = min(gather_.latency_s + rails * size * nccl_model.s_per_byte(gather_, at) for gather_ in gathers)
     assert run_folded(network, gather, size) == pytest.approx(least_s)
     assert run_exact(network, gather, size)[0] == pytest.approx(run_folded(network, gather, size))
 
@@ -158,8 +160,8 @@ def test_an_all_gather_is_half_of_a_ring_all_reduce() -> None:
 
 def test_a_system_takes_at_each_bandwidth_the_protocol_that_is_fastest_there() -> None:
     gathering = TopK(ratio=1e-4, bucketing="fused", overlap=False)
-    given = scenario(gathering, 4, calibration=FITTED)
-    there = [whatif.at_bandwidth(given, 10.0**power) for power in range(4, 17)]
+    asked = scenario(gathering, 4, calibration=FITTED)
+    there = [whatif.at_bandwidth(asked, 10.0**power) for power in range(4, 17)]
     alone = [simulate(at_rate).result.iteration_s for at_rate in there]
     assert StepLanes(there).of(gathering) == pytest.approx(alone)
 
@@ -195,9 +197,9 @@ def test_a_slow_nic_slows_the_whole_pipeline() -> None:
 def test_drawn_costs_move_the_time_and_fractions_stay_fractions() -> None:
     keys = ("start", "inter_node_hop", "exposed", "inter_node_efficiency")
     wide = replace(FITTED, intervals={f"nccl.{key}": (0.5, 3.0) for key in keys}, inter_node=LinkCalibration())
-    drawn = [one.nccl for one in intervals.drawn_calibrations(wide, 20)]
-    assert len({one.exposed for one in drawn if one}) > 10
-    assert all(one is not None and one.exposed <= 1 and one.inter_node_efficiency <= 1 for one in drawn)  # type: ignore[operator]
+    drawn = [calibration.nccl for calibration in intervals.drawn_calibrations(wide, 20)]
+    assert len({costs.exposed for costs in drawn if costs}) > 10
+    assert all(costs is not None and costs.exposed <= 1 and costs.inter_node_efficiency <= 1 for costs in drawn)  # type: ignore[operator]
     result = simulate(scenario(DenseAllReduce(), 2, calibration=wide, run=RunSettings(draws=20)))
     low, high = result.intervals["iteration_s"]
     assert low < result.result.iteration_s < high
@@ -221,30 +223,35 @@ def test_nvlstree_takes_the_closed_form_in_both_executors(num_nodes: int, size: 
     costs = replace(WITH_NVLS, below_16_mib=1.5, from_16_mib=0.8)
     network = topology(num_nodes, 8, Calibration(nccl=costs))
     at = nccl_model.rates(costs, network.intra_node.bytes_per_s, network.inter_node.bytes_per_s)
-    (found,) = [one for one in nccl_model.candidates(costs, num_nodes, 8) if one.algorithm == "nvls_tree"]
-    assert found.inter_bytes == (1.0 if num_nodes == 2 else 2.0)
-    expected_s = costs.factor(size) * nccl_model.seconds(found, at, size)
+    (nvls,) = [
+        candidate for candidate in nccl_model.candidates(costs, num_nodes, 8) if candidate.algorithm == "nvls_tree"
+    ]
+    assert nvls.inter_bytes == (1.0 if num_nodes == 2 else 2.0)
+    expected_s = costs.factor(size) * nccl_model.seconds(nvls, at, size)
     schedule = algorithms.nccl_all_reduce(network.group("world"), "nvls_tree", "Simple")
     assert run_folded(network, schedule, size) == pytest.approx(expected_s)
     assert run_exact(network, schedule, size)[0] == pytest.approx(expected_s)
     assert link_loads.lower_bound_s(network, schedule) <= expected_s
 
 
-def test_nvlstree_is_chosen_where_it_is_the_fastest_and_given() -> None:
+def test_nvlstree_is_chosen_where_it_is_the_fastest_and_calibrated() -> None:
     fast_nics = replace(WITH_NVLS, inter_node_efficiency=0.6, nvls_start_s=type(NCCL_COSTS.start_s)(5e-5))
     group = topology(2, 8, FITTED).group("world")
-    assert "nvls_tree" in {one.algorithm for one in algorithms.nccl_variants(group, WITH_NVLS)}
-    assert "nvls_tree" not in {one.algorithm for one in algorithms.nccl_variants(group, NCCL_COSTS)}
+    assert "nvls_tree" in {schedule.algorithm for schedule in algorithms.nccl_variants(group, WITH_NVLS)}
+    assert "nvls_tree" not in {schedule.algorithm for schedule in algorithms.nccl_variants(group, NCCL_COSTS)}
     assert algorithms.choose("nccl", topology(2, 8, Calibration(nccl=fast_nics)), 1e9).label == "nvls_tree Simple"
 
 
 def test_factors_by_size_are_drawn_on_both_sides() -> None:
     spread = {"nccl.below_1_mib": (0.5, 2.0), "nccl.below_16_mib": (0.5, 2.0), "nccl.from_16_mib": (0.5, 2.0)}
     drawn = list(intervals.drawn_calibrations(replace(FITTED, intervals=spread), 20))
-    factors = [one.nccl.from_16_mib for one in drawn if one.nccl]
+    factors = [calibration.nccl.from_16_mib for calibration in drawn if calibration.nccl]
     assert min(factors) < 0.7
     assert max(factors) > 1.4
-    times = [link_loads.duration_s(net := topology(4, 8, one), algorithms.choose(None, net, 1e9), 1e9) for one in drawn]
+    times = [
+        link_loads.duration_s(net := topology(4, 8, calibration), algorithms.choose(None, net, 1e9), 1e9)
+        for calibration in drawn
+    ]
     assert [time / factor for time, factor in zip(times, factors, strict=True)] == pytest.approx(
         [times[0] / factors[0]] * 20
     )
@@ -256,16 +263,16 @@ def test_costs_that_differ_in_every_number_stand_side_by_side_as_lanes() -> None
     group = topology(4, 8, FITTED).group("world")
     together = lanes.stacked(costs)
     for algorithm, protocol in (("tree", "LL"), ("nvls_tree", "Simple")):
-        found = nccl_model.candidate(together, "all_reduce", algorithm, protocol, group.nodes, 8)
+        candidate = nccl_model.candidate(together, "all_reduce", algorithm, protocol, group.nodes, 8)
         at = nccl_model.rates(together, INTRA_BYTES_PER_S, INTER_BYTES_PER_S)
         whole = nccl_model.largest(
-            found.intra_bytes / at.in_node(found.limit), found.inter_bytes / at.inter_node
+            candidate.intra_bytes / at.in_node(candidate.limit), candidate.inter_bytes / at.inter_node
         ) * np.ones(2)
         alone = [
             nccl_model.s_per_byte(
-                nccl_model.candidate(one, "all_reduce", algorithm, protocol, group.nodes, 8),
-                nccl_model.rates(one, INTRA_BYTES_PER_S, INTER_BYTES_PER_S),
+                nccl_model.candidate(lane, "all_reduce", algorithm, protocol, group.nodes, 8),
+                nccl_model.rates(lane, INTRA_BYTES_PER_S, INTER_BYTES_PER_S),
             )
-            for one in costs
+            for lane in costs
         ]
         assert whole.tolist() == pytest.approx(alone), algorithm

@@ -27,7 +27,9 @@ def test_repetitions_that_are_left_out_load_links_as_those_that_are_counted(
     for kind in ("world", "inter_node"):
         for num_chunks in tree.CHUNKS:
             schedule = tree.all_reduce(where.group(kind), num_chunks)
-            in_full = replace(schedule, rounds=tuple(replace(one, distinct_loads=None) for one in schedule.rounds))
+            in_full = replace(
+                schedule, rounds=tuple(replace(round_, distinct_loads=None) for round_ in schedule.rounds)
+            )
             assert link_loads.phases(where, schedule, 1e8) == link_loads.phases(where, in_full, 1e8)
 
 
@@ -43,7 +45,7 @@ def test_a_tree_whose_levels_are_all_at_work_is_counted_once_for_all_chunks() ->
 @pytest.mark.parametrize("nodes", [1, 3, 16])
 def test_the_work_of_a_rank_is_that_of_all_repetitions(nodes: int) -> None:
     schedule = ring.all_reduce(group_of("world", nodes, 8))
-    one_by_one = replace(schedule, rounds=tuple(replace(one, same_pairs=False) for one in schedule.rounds))
+    one_by_one = replace(schedule, rounds=tuple(replace(round_, same_pairs=False) for round_ in schedule.rounds))
     assert link_loads._work_of_ranks(schedule, nodes) == link_loads._work_of_ranks(one_by_one, nodes)
     assert link_loads._work_of_ranks(schedule, nodes) == ((2 * (8 * nodes - 1),) * 3,)
 

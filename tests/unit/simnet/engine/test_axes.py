@@ -17,11 +17,11 @@ def test_a_list_of_points_stands_beside_the_grid() -> None:
     assert [axis.values for axis in axes.values()] == [("binsgdm", "qsgd")]
     assert points is not None
     assert list(points.points()) == POINTS
-    assert [one.directory for one in points.overrides({NODES: 2})] == [Path("here")]
+    assert [override.directory for override in points.overrides({NODES: 2})] == [Path("here")]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("table", "message"),
     [
         (3, "x: sweep: 3: write a table of keys with lists of values"),
         ({NODES: []}, "x: sweep.cluster.num_nodes: []: write a list of at least one value"),
@@ -39,19 +39,19 @@ def test_a_list_of_points_stands_beside_the_grid() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_sweep_is_refused(given: Any, message: str) -> None:
+def test_what_is_no_sweep_is_refused(table: Any, message: str) -> None:
     with refused(message, start="x: sweep"):
-        read_sweep(given, "x", Path())
+        read_sweep(table, "x", Path())
 
 
 def test_points_without_a_key_are_the_same_only_once_and_values_come_in_their_order() -> None:
     rows = ((2, 64), (4, 64), (2, 32))
-    given = PointList(keys=(NODES, BATCH), rows=rows, origin="x: sweep")
-    left = given.without({BATCH})
+    listed = PointList(keys=(NODES, BATCH), rows=rows, origin="x: sweep")
+    left = listed.without({BATCH})
     assert left is not None
     assert (left.keys, left.rows) == ((NODES,), ((2,), (4,)))
-    assert given.without({"run.steps"}) is given
-    assert given.without({NODES, BATCH}) is None
+    assert listed.without({"run.steps"}) is listed
+    assert listed.without({NODES, BATCH}) is None
     points = point_list(POINTS, ["first", "second"], "x", Path())
     assert (points.values_of(NODES), points.values_of("run.steps")) == ((2, 4), ())
     models = [{"workload": {"title": "A", "gradient": "1 GB"}}, {"workload": {"use": "bert_base", "dtype": "bf16"}}]

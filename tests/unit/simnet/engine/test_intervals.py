@@ -27,7 +27,7 @@ from simnet.workload.workload import ComputeTime, Workload
 from tests.helpers.refusals import refused
 from tests.helpers.step_samples import scenario
 
-GIVEN = Calibration(
+UNSURE = Calibration(
     name="given",
     inter_node=LinkCalibration(efficiency=0.9, alpha_s=Duration(20e-6)),
     intra_node=LinkCalibration(efficiency=((Size(1e3), 0.4), (Size(1e6), 0.99))),
@@ -47,7 +47,7 @@ NUMBER = 400
 
 
 def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
-    drawn = [one.inter_node.alpha_s / 20e-6 for one in drawn_calibrations(GIVEN, NUMBER)]
+    drawn = [calibration.inter_node.alpha_s / 20e-6 for calibration in drawn_calibrations(UNSURE, NUMBER)]
     assert sum(value < 0.5 for value in drawn) == 0.05 * NUMBER
     assert sum(value > 3.0 for value in drawn) == 0.05 * NUMBER
     assert sum(value < 1.0 for value in drawn) == 0.5 * NUMBER
@@ -57,7 +57,7 @@ def test_a_tenth_of_the_draws_lies_outside_the_interval_half_on_either_side():
 
 
 def test_draws_keep_types_and_bounds_and_are_the_same_again():
-    for drawn, again in zip(drawn_calibrations(GIVEN, 200), drawn_calibrations(GIVEN, 200), strict=True):
+    for drawn, again in zip(drawn_calibrations(UNSURE, 200), drawn_calibrations(UNSURE, 200), strict=True):
         assert drawn == again
         assert isinstance(drawn.inter_node.alpha_s, Duration)
         assert isinstance(drawn.memory_bytes_per_s, Bandwidth)
@@ -69,7 +69,7 @@ def test_draws_keep_types_and_bounds_and_are_the_same_again():
 
 
 def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
-    whole = scenario(BinSGDM(), calibration=GIVEN, baseline=DenseAllReduce(), run=RunSettings(draws=60))
+    whole = scenario(BinSGDM(), calibration=UNSURE, baseline=DenseAllReduce(), run=RunSettings(draws=60))
     result = simulate(whole)
     plain = simulate(replace(whole, run=RunSettings()))
     assert result.speedup == plain.speedup, "draws change no result"
@@ -79,8 +79,8 @@ def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
     assert low < result.speedup < high
     assert "90 % interval" in str(result_page(result))
     assert "90 % interval" not in str(result_page(plain))
-    found = row(result)
-    assert (found["speedup_low"], found["speedup_high"]) == (low, high)
+    columns = row(result)
+    assert (columns["speedup_low"], columns["speedup_high"]) == (low, high)
     same = replace(whole, strategy=DenseAllReduce())
     assert simulate(same).intervals["speedup"] == (1.0, 1.0), "errors that both sides share cancel"
 
@@ -88,15 +88,15 @@ def test_a_result_has_intervals_that_hold_it_and_reports_show_them():
 def test_the_error_of_the_model_is_in_every_interval_and_smaller_where_the_cluster_was_measured():
     widths = []
     for kind in ("measured", "published"):
-        certain = replace(GIVEN, intervals={"inter_node.latency": (1.0, 1.0)}, kind=kind)
-        given = scenario(BinSGDM(), calibration=certain, baseline=DenseAllReduce(), run=RunSettings(draws=200))
-        result, known = simulate(given), intervals.model_error(certain)
+        certain = replace(UNSURE, intervals={"inter_node.latency": (1.0, 1.0)}, kind=kind)
+        asked = scenario(BinSGDM(), calibration=certain, baseline=DenseAllReduce(), run=RunSettings(draws=200))
+        result, known = simulate(asked), intervals.model_error(certain)
         for name, value, error in (
             ("speedup", result.speedup, known.speedup),
             ("iteration_s", result.result.iteration_s, known.time),
         ):
             assert result.intervals[name] == pytest.approx((value / error, value * error), rel=0.02)
-            low, high = simulate(given, with_model_error=False).intervals[name]
+            low, high = simulate(asked, with_model_error=False).intervals[name]
             assert low == high == value
         widths.append(known.speedup)
     assert 1 < widths[0] < widths[1]
@@ -104,14 +104,14 @@ def test_the_error_of_the_model_is_in_every_interval_and_smaller_where_the_clust
 
 def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_off():
     row = ComputeTime(gpu="G", precision="", batch=16, samples_per_s=100.0, optimizer="adam", source="s")
-    given = Workload(num_elements=10, compute=(row,), batch_per_rank=16)
+    workload = Workload(num_elements=10, compute=(row,), batch_per_rank=16)
     cluster = replace(scenario().cluster, gpu="G")
-    assert training_step.compute_interval(given, cluster) is None
-    assert training_step.compute_interval(replace(given, batch_per_rank=4), cluster) == pytest.approx((1.0, 2.0))
-    sure = replace(given, compute=(replace(row, interval=(0.8, 1.25)),))
+    assert training_step.compute_interval(workload, cluster) is None
+    assert training_step.compute_interval(replace(workload, batch_per_rank=4), cluster) == pytest.approx((1.0, 2.0))
+    sure = replace(workload, compute=(replace(row, interval=(0.8, 1.25)),))
     assert training_step.compute_interval(sure, cluster) == pytest.approx((0.8, 1.25))
     whole = replace(scenario(), cluster=cluster, workload=sure)
-    drawn = [one.workload.compute[0].samples_per_s for one in drawn_scenarios(whole, 200)]
+    drawn = [lane.workload.compute[0].samples_per_s for lane in drawn_scenarios(whole, 200)]
     low, high = intervals.middle_90_percent(drawn)
     assert (low, high) == pytest.approx((100 / 1.25, 100 / 0.8), rel=0.02)
     times = replace(row, samples_per_s=None, step_s=Duration(0.16))
@@ -120,20 +120,24 @@ def test_compute_rows_are_drawn_within_their_interval_and_what_scaling_may_be_of
 
 @pytest.mark.parametrize("name", ["a100_tcp_estimate", "a100_tcp_untuned_estimate", "v100_tcp_estimate"])
 def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
-    given = build(Calibration, {"name": name, **files.read("calibrations", name)}, name)
-    copy_low, copy_high = given.intervals["memory_bandwidth"]
+    calibration = build(Calibration, {"name": name, **files.read("calibrations", name)}, name)
+    copy_low, copy_high = calibration.intervals["memory_bandwidth"]
     assert copy_low <= 0.75
     assert copy_high == 1.0, "no copy is faster than the data sheet"
-    codec_low, codec_high = (given.codec_efficiency * factor for factor in given.intervals["codec_efficiency"])
+    codec_low, codec_high = (
+        calibration.codec_efficiency * factor for factor in calibration.intervals["codec_efficiency"]
+    )
     assert codec_low < 0.058
     assert codec_high > 0.9
-    launch_low, launch_high = (given.kernel_launch_s * factor for factor in given.intervals["kernel_launch"])
+    launch_low, launch_high = (
+        calibration.kernel_launch_s * factor for factor in calibration.intervals["kernel_launch"]
+    )
     assert launch_low < 2.8e-6
     assert launch_high > 49e-6
-    assert given.intervals["backward_slowdown"][1] >= 1.4
-    drawn = list(drawn_calibrations(given, 50))
+    assert calibration.intervals["backward_slowdown"][1] >= 1.4
+    drawn = list(drawn_calibrations(calibration, 50))
     for field in ("codec_efficiency", "memory_bytes_per_s", "kernel_launch_s", "backward_slowdown"):
-        assert len({getattr(one, field) for one in drawn}) > 20, field
+        assert len({getattr(lane, field) for lane in drawn}) > 20, field
 
 
 @pytest.mark.parametrize(
@@ -148,15 +152,15 @@ def test_the_shipped_estimates_of_gpus_hold_what_was_published_of_them(name):
 )
 def test_an_interval_of_nothing_and_too_few_draws_for_one_are_refused(count: int, key: str, message: str) -> None:
     with refused(message):
-        simulate(scenario(calibration=replace(GIVEN, intervals={key: (0.9, 1.1)}), run=RunSettings(draws=count)))
+        simulate(scenario(calibration=replace(UNSURE, intervals={key: (0.9, 1.1)}), run=RunSettings(draws=count)))
 
 
 def test_an_unsure_compute_factor_widens_the_interval_of_the_result():
     widths = []
     for ends in ((1.0, 1.0), (0.5, 2.0)):
-        given = scenario(DenseAllReduce(), 1, 1, run=RunSettings(draws=60))
-        workload = replace(given.workload, compute_factor=1.4, intervals={"compute_factor": ends})
-        low, high = simulate(replace(given, workload=workload), with_model_error=False).intervals["iteration_s"]
+        asked = scenario(DenseAllReduce(), 1, 1, run=RunSettings(draws=60))
+        workload = replace(asked.workload, compute_factor=1.4, intervals={"compute_factor": ends})
+        low, high = simulate(replace(asked, workload=workload), with_model_error=False).intervals["iteration_s"]
         widths.append(high / low)
     assert widths[0] == 1
     assert widths[1] == pytest.approx(4, rel=0.1)
@@ -203,41 +207,41 @@ def test_a_slow_node_changes_intervals_as_it_changes_the_result():
     varied = simulate(
         replace(slow, cluster=replace(slow.cluster, faults=(jitter,)), run=replace(slow.run, iterations=9))
     )
-    for found in (plain, varied):
-        low, high = found.intervals["speedup"]
-        assert low < found.speedup < high
+    for run in (plain, varied):
+        low, high = run.intervals["speedup"]
+        assert low < run.speedup < high
     ratio = varied.result.iteration_s / plain.result.iteration_s
     assert ratio > 1.01
     scaled = [ratio * end for end in plain.intervals["iteration_s"]]
     assert varied.intervals["iteration_s"] == pytest.approx(scaled, rel=1e-9), "its own jitter is not drawn again"
 
 
-def test_a_result_hangs_on_what_changes_it_at_the_ends_of_its_interval() -> None:
-    found = with_influences(simulate(ASKED))
-    (one,) = found.sensitive_to
-    assert (one.key, one.interval) == ("calibration.inter_node.efficiency", (0.5, 1.5))
-    for factor, value in zip(one.interval, one.values, strict=True):
+def test_a_result_is_sensitive_to_what_changes_it_at_the_ends_of_its_interval() -> None:
+    run = with_influences(simulate(ASKED))
+    (influence,) = run.sensitive_to
+    assert (influence.key, influence.interval) == ("calibration.inter_node.efficiency", (0.5, 1.5))
+    for factor, value in zip(influence.interval, influence.values, strict=True):
         link = replace(LINKS.inter_node, efficiency=0.5 * factor)
         there = replace(ASKED, calibration=replace(LINKS, inter_node=link), run=RunSettings())
         assert value == pytest.approx(simulate(there).speedup, rel=1e-12)
-    assert one.effect(found.speedup) >= intervals.LEAST_EFFECT
+    assert influence.effect(run.speedup) >= intervals.LEAST_EFFECT
     alone = with_influences(simulate(replace(ASKED, baseline=None)))
     slow, fast = alone.sensitive_to[0].values
     assert slow > alone.result.iteration_s > fast, "without a baseline, the time of an iteration does"
     certain = replace(LINKS, intervals={})
     assert with_influences(simulate(replace(ASKED, calibration=certain))).sensitive_to == ()
     many = with_influences(compared(load("bert_base_10gbit", {"run.draws": 20})))
-    effects = [one.effect(many.speedup) for one in many.sensitive_to]
+    effects = [influence.effect(many.speedup) for influence in many.sensitive_to]
     assert len(effects) > 2
     assert effects == sorted(effects, reverse=True)
 
 
 @pytest.mark.slow
-def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
+def test_the_command_draws_names_what_counts_most_and_plot_draws_it(tmp_path):
     runner, run = CliRunner(), tmp_path / "run.json"
-    told = runner.invoke(cli, ["simulate", "bert_base_10gbit"]).stdout
-    assert "90 % interval" in told
-    assert "most sensitive to: " in told
+    shown = runner.invoke(cli, ["simulate", "bert_base_10gbit"]).stdout
+    assert "90 % interval" in shown
+    assert "most sensitive to: " in shown
     silent = runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0"]).stdout
     assert "90 % interval" not in silent
     assert "hangs on" not in silent
@@ -255,7 +259,7 @@ def test_the_command_draws_says_what_it_hangs_on_and_plot_draws_it(tmp_path):
 def test_a_run_rank_by_rank_says_that_it_has_no_intervals():
     slow = ["--set", "cluster.slow_nodes=[{node = 0, compute_slowdown = 1.5}]", "--set", "cluster.num_nodes=2"]
     slow += ["--set", "cluster.ranks_per_node=1", "--set", "run.fidelity=exact"]
-    told = CliRunner().invoke(cli, ["simulate", "bert_base_10gbit", *slow])
-    assert told.exit_code == 0
-    assert "90 % interval" not in told.stdout
-    assert "no intervals; --draws 20 makes them" in told.stderr
+    answer = CliRunner().invoke(cli, ["simulate", "bert_base_10gbit", *slow])
+    assert answer.exit_code == 0
+    assert "90 % interval" not in answer.stdout
+    assert "no intervals; --draws 20 makes them" in answer.stderr

@@ -17,8 +17,8 @@ def drawn(*faults: Fault, seed: int = 0, iteration: int = 5) -> Varied:
     return Variation(topology(2, 2, faults=faults), seed).of(iteration, COLLECTIVES)
 
 
-def same(one: object, other: object) -> bool:
-    return bool(np.array_equal(np.asarray(one), np.asarray(other)))
+def same(left: object, other: object) -> bool:
+    return bool(np.array_equal(np.asarray(left), np.asarray(other)))
 
 
 def test_without_a_fault_the_others_draw_what_they_did() -> None:
@@ -33,8 +33,8 @@ def test_without_a_fault_the_others_draw_what_they_did() -> None:
 
 def test_the_order_of_faults_changes_no_draw() -> None:
     faults = (JITTER, PAUSE, OTHERS, SlowRank(node=0, compute_slowdown=1.5))
-    for one, other in zip(drawn(*faults), drawn(*reversed(faults)), strict=True):
-        assert same(one, other)
+    for ordered, other in zip(drawn(*faults), drawn(*reversed(faults)), strict=True):
+        assert same(ordered, other)
 
 
 def test_two_faults_that_say_the_same_draw_apart() -> None:

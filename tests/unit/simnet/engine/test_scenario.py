@@ -234,7 +234,7 @@ SLOW = {"cluster.slow_nodes": [{"node": 1}]}
         ),
     ],
 )
-def test_a_wrong_override_is_told_from_the_file(file: str, overrides: dict[str, object], message: str) -> None:
+def test_a_wrong_override_is_told_apart_from_the_file(file: str, overrides: dict[str, object], message: str) -> None:
     with refused(message):
         load(file, overrides)
 

@@ -98,7 +98,7 @@ def test_an_all_reduce_beside_backward_goes_a_part_of_its_way_and_the_rest_at_th
         forward_s=Duration(0.0),
         backward_s=Duration(4.0),
     )
-    found = simulate(
+    result = simulate(
         Scenario(
             cluster=cluster(2, 1),
             workload=step,
@@ -108,7 +108,7 @@ def test_an_all_reduce_beside_backward_goes_a_part_of_its_way_and_the_rest_at_th
         )
     ).result
     # 1 GB needs 0.8 s of the NIC; the 2 s of backward left when it is ready are worth 0.5 s.
-    assert found.iteration_s == pytest.approx(4.3)
+    assert result.iteration_s == pytest.approx(4.3)
 
 
 D = 110e6
@@ -167,7 +167,7 @@ def test_auto_takes_the_fastest_that_nccl_has_and_any_the_fastest_of_all(name, o
         return simulate(scenario(fused, 4))
 
     chosen = seconds(name)
-    named = {one: seconds(one).result.iteration_s for one in others}
+    named = {algorithm: seconds(algorithm).result.iteration_s for algorithm in others}
     assert chosen.result.iteration_s == min(named.values()) == named[chosen.result.algorithm]
     beyond = [note for note in chosen.notes if "which NCCL does not have" in note]
     assert bool(beyond) == (chosen.result.algorithm in BEYOND_NCCL)
@@ -197,10 +197,10 @@ def test_oversubscription_slows_what_crosses_leaves_and_only_that():
 
 
 def test_more_nics_act_as_one_of_their_sum():
-    one = scenario(cluster=cluster(8, 8, nics_per_node=4))
-    link = one.cluster.inter_node
+    several = scenario(cluster=cluster(8, 8, nics_per_node=4))
+    link = several.cluster.inter_node
     wide = cluster(8, 8, inter_node=type(link)(bytes_per_s=Bandwidth(4 * link.bytes_per_s), alpha_s=link.alpha_s))
-    assert simulate(one).result.iteration_s == simulate(scenario(cluster=wide)).result.iteration_s
+    assert simulate(several).result.iteration_s == simulate(scenario(cluster=wide)).result.iteration_s
 
 
 SLOW = {"slow_nodes": (SlowNode(node=0, nic_slowdown=2.0),), "run": RunSettings(fidelity="folded")}
@@ -245,16 +245,16 @@ def test_values_that_cannot_be_are_refused_where_they_are_built(build, said):
 @pytest.mark.parametrize(("num_nodes", "bounded"), [(7, True), (8, False)])
 def test_a_ragged_tree_says_that_it_is_a_bound_and_is_followed_unless_asked_not_to_be(num_nodes, bounded):
     tree = DenseAllReduce(algorithm="tree")
-    found = {
+    runs = {
         fidelity: simulate(scenario(tree, num_nodes, 1, run=RunSettings(fidelity=fidelity)))
         for fidelity in ("folded", "auto", "exact")
     }
-    for fidelity, one in found.items():
+    for fidelity, run in runs.items():
         is_off = bounded and fidelity == "folded"
-        assert any("is an approximation" in note for note in one.notes) is is_off
-        assert (one.result.approximation > 0) is is_off
-    exact_s, folded = found["exact"].result.iteration_s, found["folded"].result
-    assert found["auto"].result.iteration_s == pytest.approx(exact_s, rel=1e-9)
+        assert any("is an approximation" in note for note in run.notes) is is_off
+        assert (run.result.approximation > 0) is is_off
+    exact_s, folded = runs["exact"].result.iteration_s, runs["folded"].result
+    assert runs["auto"].result.iteration_s == pytest.approx(exact_s, rel=1e-9)
     assert exact_s * (1 - 1e-9) <= folded.iteration_s <= exact_s * (1 + folded.approximation) * (1 + 1e-9)
 
 

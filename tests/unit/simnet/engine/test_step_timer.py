@@ -46,20 +46,20 @@ ROUNDING = 1e-9
 def test_a_step_takes_what_a_simulation_says(
     name: str, calibration: str, gbit_per_s: float, backward_s: float, num_nodes: int, grad_accumulation: int, data: Any
 ) -> None:
-    given_ = scenario(
+    asked = scenario(
         gbit_per_s=gbit_per_s,
         num_nodes=num_nodes,
         calibration=CALIBRATIONS[calibration],
         workload=replace(WORKLOAD, backward_s=Duration(backward_s)),
     )
-    given_ = replace(given_, run=RunSettings(grad_accumulation=grad_accumulation))
+    asked = replace(asked, run=RunSettings(grad_accumulation=grad_accumulation))
     strategy, other = (data.draw(st.sampled_from(EVERY[name])) for _ in range(2))
-    steps, times = StepTimer(given_), {}
-    for one in (strategy, other):
-        result = simulate(replace(given_, strategy=one)).result
+    steps, times = StepTimer(asked), {}
+    for timed in (strategy, other):
+        result = simulate(replace(asked, strategy=timed)).result
         dense_s = result.dense_iteration_s or result.iteration_s
-        times[one] = result.iteration_s + one.dense_fraction * (dense_s - result.iteration_s)
-        assert steps.of(one) == pytest.approx(times[one], rel=ROUNDING)
+        times[timed] = result.iteration_s + timed.dense_fraction * (dense_s - result.iteration_s)
+        assert steps.of(timed) == pytest.approx(times[timed], rel=ROUNDING)
     assert times[steps.fastest((strategy, other))] == pytest.approx(min(times.values()), rel=ROUNDING)
 
 
@@ -74,20 +74,20 @@ def test_many_bandwidths_together_give_what_each_gives_alone(name, calibration, 
     strategy = data.draw(st.sampled_from(EVERY[name]))
     rates = data.draw(st.lists(st.floats(0.01, 800), min_size=LEAST_LANES, max_size=20))
     there = [scenario(gbit_per_s=rate, num_nodes=num_nodes, calibration=CALIBRATIONS[calibration]) for rate in rates]
-    alone = [StepTimer(one).of(strategy) for one in there]
+    alone = [StepTimer(lane).of(strategy) for lane in there]
     assert StepLanes(there).of(strategy) == pytest.approx(alone, rel=ROUNDING)
 
 
 @given(name=st.sampled_from(sorted(EVERY)), data=st.data())
-def test_drawn_calibrations_run_the_program_of_the_given_one(name, data):
+def test_drawn_calibrations_run_the_program_of_the_calibrated_one(name, data):
     strategy = data.draw(st.sampled_from(EVERY[name]))
     ends = {"inter_node.efficiency": (0.3, 1.0), "memory_bandwidth": (0.5, 2.0), "host_pause": (0.1, 2.0)}
     wide = replace(CALIBRATIONS["waits"], intervals=ends)
-    given_ = replace(scenario(calibration=wide), strategy=strategy)
-    base, drawn = StepTimer(given_), list(intervals.drawn_scenarios(given_, 20))
+    asked = replace(scenario(calibration=wide), strategy=strategy)
+    base, drawn = StepTimer(asked), list(intervals.drawn_scenarios(asked, 20))
     together = StepLanes(drawn, base).iterations_s(strategy)
     assert StepLanes(drawn, base, in_arrays=False).iterations_s(strategy) == pytest.approx(together, rel=ROUNDING)
-    alone = [StepTimer(one).iteration_s(strategy) for one in drawn]
+    alone = [StepTimer(lane).iteration_s(strategy) for lane in drawn]
     # Where links decide, another algorithm may be the faster one in a draw, which whoever chose did not know.
     assert all(kept >= chosen * (1 - ROUNDING) for kept, chosen in zip(together, alone, strict=True))
     chooses = "auto" in (getattr(strategy, "algorithm", None), getattr(strategy, "broadcast", "auto"))
@@ -100,12 +100,12 @@ def test_strategies_that_wait_for_hosts_and_others_have_numbers_of_their_own() -
     for order in (("FSDP", "BinSGDM"), ("BinSGDM", "FSDP")):
         lanes = StepLanes(there)
         for name in order:
-            alone = [StepTimer(one).of(EVERY[name][0]) for one in there]
+            alone = [StepTimer(lane).of(EVERY[name][0]) for lane in there]
             assert lanes.of(EVERY[name][0]) == pytest.approx(alone, rel=ROUNDING)
 
 
 def test_kernels_are_those_of_the_program() -> None:
     for strategy in (BinSGDM(), BinSGDM(topology="flat"), DenseAllReduce(bucketing="mg_wfbp", wire_dtype="bf16")):
-        given_ = replace(scenario(), strategy=strategy)
-        steps = StepTimer(given_)
+        asked = replace(scenario(), strategy=strategy)
+        steps = StepTimer(asked)
         assert steps.kernels(strategy) == steps.prepared.plan(strategy).program.kernels

@@ -1,6 +1,5 @@
-"""What a report holds, of a scenario, of a sweep and of measurements."""
+"""What a report holds, of a scenario and of a sweep, and what that rests on."""
 
-import dataclasses
 import math
 import re
 
@@ -8,10 +7,10 @@ import pytest
 from msgspec import structs
 
 import simnet
-from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_seconds
+from simnet.engine.intervals import ModelError
+from simnet.engine.result import RunResult
 from simnet.report import contents, step_charts
-from simnet.report.text import percent
 from tests.helpers.refusals import refused
 
 BERT = "bert_base_10gbit"
@@ -120,18 +119,6 @@ def test_points_that_no_axis_joins_stand_in_one_figure_and_without_a_baseline_th
         contents.of_sweep(structs.replace(sweep, points=points))
 
 
-def test_measurements_say_their_errors_and_why_they_are_held_out() -> None:
-    rows = [
-        Comparison(series="a", label="1", measured=1.0, predicted=1.1, interval=(0.9, 1.3)),
-        Comparison(series="a", label="2", measured=2.0, predicted=2.1, interval=(2.05, 2.2)),
-    ]
-    found = contents.of_measurements("Title", rows, ["held out: yes"])
-    assert f"mean error of {percent(0.075)}" in found.verdict
-    assert "1 of 2 lie in their 90 % intervals" in found.verdict
-    assert found.notes == ("held out: yes",)
-    assert dataclasses.asdict(found)["judgement"] == ""
-
-
 @pytest.mark.slow
 def test_what_does_not_fit_as_written_is_shown_as_it_fits() -> None:
     settings = {"workload": "llama_1b", "workload.batch_per_rank": 16, "run.draws": 0}
@@ -142,3 +129,41 @@ def test_what_does_not_fit_as_written_is_shown_as_it_fits() -> None:
         r"As written it takes [\d.]+ GB of 80 GB; here with micro-batch \d+ x \d+.*: a step takes", found.verdict
     )
     assert found.judgement != "does not fit"
+
+
+def assumed(result: RunResult) -> dict[str, tuple[str, ...]]:
+    return {row[0]: tuple(row) for row in contents.parts_table(result).rows}
+
+
+def test_every_part_says_where_it_comes_from_and_whether_it_was_measured() -> None:
+    result = simnet.simulate(BERT, draws=0)
+    found = assumed(result)
+    for part in ("cluster", "workload", "calibration", "links inside nodes", "links between nodes"):
+        assert found[part][3], part
+        assert found[part][2], part
+    assert found["calibration"][2] == "no, an estimate"
+    assert found["links between nodes"][1:3] == ("91.9 % of the nominal rate", "yes, by others, on 10 Gbit/s")
+    assert found["links between nodes"][3] == result.scenario.calibration.inter_node.source
+    timed = {f"compute, {one.gpu} {one.precision}" for one in result.scenario.workload.compute}
+    assert {name for name in found if name.startswith("compute,")} == {
+        "compute, A100-80GB tf32",
+        "compute, A100-80GB amp",
+    }
+    assert len(timed) > 2  # those of other GPUs say nothing here
+
+
+def test_every_value_with_an_interval_is_named() -> None:
+    result = simnet.simulate(BERT, draws=20)
+    table = contents.uncertain_table(result)
+    named = [row[0] for row in table.rows]
+    assert {"encode and decode", "links between nodes", "compute", "the model itself, of a time"} <= set(named)
+    assert dict(table.rows)["the GPU's memory"] == "up to 1.3 times slower"  # [0.75, 1]
+    assert dict(table.rows)["compute during communication"] == "up to 1.4 times as long"  # [1, 1.4]
+
+
+def test_the_models_own_error_goes_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = simnet.simulate(BERT, draws=0)
+    monkeypatch.setattr(contents.intervals, "model_error", lambda _: ModelError(time=2.0, speedup=4.0, source=""))
+    shown = dict(contents.uncertain_table(result).rows)
+    assert shown["the model itself, of a time"] == "0.5 to 2 times as long"
+    assert shown["the model itself, of a speedup"] == "0.25 to 4 times as large"

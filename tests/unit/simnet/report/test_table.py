@@ -1,4 +1,4 @@
-"""The one table in a terminal, Markdown, CSV and HTML; runs as rows and sweeps as data frames."""
+"""The one table in a terminal, Markdown, CSV and HTML."""
 
 import csv
 import io
@@ -6,13 +6,7 @@ import re
 
 import pytest
 
-from simnet.analysis.sweeps import collect_results, expand, run
-from simnet.engine.result import to_json
-from simnet.engine.scenario import load_experiment
-from simnet.report.frame import read_frame
-from simnet.report.rows import row, table
 from simnet.report.table import Column, Table
-from tests.helpers.report_samples import run_result
 
 TIMES = Table(
     [Column("system"), Column("time", "right", unit="ms"), "note"],
@@ -87,20 +81,3 @@ def test_verdicts_have_colours_unless_none_are_wanted(monkeypatch: pytest.Monkey
     without = WIDE.terminal(200, rich=True)
     assert re.findall(r"\x1b\[[34]\d", without) == []
     assert plain(without) == plain(drawn)
-
-
-def test_a_number_of_a_table_reads_back_as_exactly_that_number() -> None:
-    result = run_result(num_nodes=4)
-    (read,) = csv.DictReader(io.StringIO(table([row(result)]).csv()))
-    assert float(read["iteration_s"]) == result.result.iteration_s
-    assert read["dense_iteration_s"] == ""
-
-
-def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path):
-    experiment = load_experiment("reference_ddp_step")
-    points = expand(experiment)
-    (tmp_path / "results.json").write_bytes(to_json(collect_results(experiment, points, run(points))))
-    frame = read_frame(tmp_path)
-    assert list(frame["cluster.num_nodes"]) == [8, 64]
-    assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)
-    assert frame["speedup"].dtype == float

@@ -29,8 +29,8 @@ SMALL = Workload(
 def test_one_rank_sends_nothing_and_nodes_of_one_rank_do(name):
     strategy = EVERY[name][0]
     for num_nodes, ranks_per_node in ((1, 1), (1, 8), (5, 1)):
-        given = Scenario(strategy=strategy, workload=SMALL, cluster=cluster(num_nodes, ranks_per_node))
-        result = simulate(given).result
+        asked = Scenario(strategy=strategy, workload=SMALL, cluster=cluster(num_nodes, ranks_per_node))
+        result = simulate(asked).result
         assert (result.nic_bytes_per_node > 0) == (num_nodes > 1)
         if num_nodes == ranks_per_node == 1:
             assert result.comm_s == 0
@@ -155,5 +155,5 @@ def test_ddp_is_all_reduce_wherever_a_strategy_is_named(word, tmp_path):
 def test_what_does_not_fit_itself_or_the_cluster_is_refused_in_one_sentence(tmp_path, strategy, message):
     kind, _, options = strategy.partition(":")
     words = [word for option in options.split(",") for word in ("--set", f"strategy.{option}")]
-    given = write(tmp_path / "pod.toml", pod(strategy={"kind": kind}))
-    assert_refused(run("simulate", given, *words), message)
+    file = write(tmp_path / "pod.toml", pod(strategy={"kind": kind}))
+    assert_refused(run("simulate", file, *words), message)

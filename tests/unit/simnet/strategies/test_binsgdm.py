@@ -25,7 +25,7 @@ SCHEMES = [BinSGDM(), BinSGDM(intra_node_dtype="one_bit"), BinSGDM(average="grad
 def messages(strategy):
     bucket = Bucket(index=0, num_elements=6400.0, backward_fraction=1.0)
     sent = strategy.exchange(bucket, STEP, build(cluster(4, 8), Calibration())).operations
-    return [one for one in sent if isinstance(one, Communicate)]
+    return [operation for operation in sent if isinstance(operation, Communicate)]
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
@@ -40,18 +40,18 @@ def test_a_merge_that_was_timed_has_a_time_of_each_sign_and_one_of_each_result(n
         "binsgdm_update_shape": KernelTime(s_per_element=Duration(0)),
         "merge_shaped": KernelTime(s_per_element=Duration(1e-11), s_per_result=Duration(8e-10)),
     }
-    given = scenario(strategy, num_nodes, 1, calibration=Calibration(kernels=timed))
-    found = simulate(given)
-    expected_s = (1e-11 + 8e-10 / num_nodes) * given.workload.gradient_bytes / 4
-    assert found.result.breakdown.encode_s == pytest.approx(expected_s)
-    assert not any("was not timed" in note for note in found.notes)
+    asked = scenario(strategy, num_nodes, 1, calibration=Calibration(kernels=timed))
+    run = simulate(asked)
+    expected_s = (1e-11 + 8e-10 / num_nodes) * asked.workload.gradient_bytes / 4
+    assert run.result.breakdown.encode_s == pytest.approx(expected_s)
+    assert not any("was not timed" in note for note in run.notes)
     wrong = {"merge": KernelTime(s_per_element=Duration(1e-9), s_per_result=Duration(1e-9))}
     with refused("kernels.merge.time_per_result: '1 ns': has no effect on this kernel"):
         simulate(scenario(strategy, num_nodes, 1, calibration=Calibration(kernels=wrong)))
 
 
 def test_a_training_with_another_rounding_or_topology_says_nothing_of_this_one():
-    drawn, shaped = (BinSGDM(rounding=one) for one in ("random", "shaped"))
+    drawn, shaped = (BinSGDM(rounding=rounding) for rounding in ("random", "shaped"))
     assert choices.train_alike(drawn, replace(drawn, intra_node_dtype="bf16"))
     assert not choices.train_alike(drawn, shaped)
     assert not choices.train_alike(drawn, replace(drawn, intra_node_dtype="one_bit"))

@@ -25,15 +25,15 @@ def test_without_a_row_it_is_tried_as_it_is_with_each_way_to_cut_buckets():
     assert choices.presets(Plain) == {"Plain": (Plain(),)}
     tried = [*choices.variants(Plain(), CAPS)]
     assert tried == [Plain(), Plain(bucket_cap=CAPS[1]), Plain(bucketing="fused", overlap=False)]
-    assert {choices.form(one) for one in tried} == {""}
+    assert {choices.form(setting) for setting in tried} == {""}
     assert choices.train_alike(tried[0], tried[1])
 
 
 def test_a_row_names_settings_and_the_rest_is_that_of_its_family():
     assert choices.presets(Wide) == {"Wide 2": (Wide(width=2),), "two widths": (Wide(width=3), Wide(width=4))}
     tried = [*choices.variants(Wide(width=2), CAPS)]
-    assert {one.used_topology for one in tried} == set(Wide.topologies)
-    assert {one.width for one in tried} == {2}
-    alike = {choices.form(one) for one in tried if choices.train_alike(one, Wide(topology="hierarchical"))}
+    assert {setting.used_topology for setting in tried} == set(Wide.topologies)
+    assert {setting.width for setting in tried} == {2}
+    alike = {choices.form(setting) for setting in tried if choices.train_alike(setting, Wide(topology="hierarchical"))}
     assert alike == {"hierarchical"}
     assert CompressingStrategy.choices.presets == Choices().presets, "a row changes no other one"

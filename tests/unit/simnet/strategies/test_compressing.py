@@ -68,8 +68,8 @@ SIGNS = ELEMENTS / 8
 )
 def test_a_gathered_payload_leaves_every_node_once_for_each_other_rank(strategy, payload_bytes):
     """One bucket; a ring hands on P - 1 payloads over the one link out of a node."""
-    found = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
-    assert found == pytest.approx(63 * payload_bytes, rel=1e-5)
+    sent_bytes = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
+    assert sent_bytes == pytest.approx(63 * payload_bytes, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -86,24 +86,24 @@ def test_a_gathered_payload_leaves_every_node_once_for_each_other_rank(strategy,
     ids=str,
 )
 def test_what_is_added_up_or_merged_leaves_a_node_once_each_way(strategy, nic_bytes):
-    found = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
-    assert found == pytest.approx(nic_bytes, rel=1e-5)
+    sent_bytes = simulate(scenario(replace(strategy, bucketing="fused"))).result.nic_bytes_per_node
+    assert sent_bytes == pytest.approx(nic_bytes, rel=1e-5)
 
 
 def test_marsit_counts_its_steps_of_full_precision_end_to_end():
-    own = simulate(scenario(Marsit(sync_period=10), run=RunSettings(steps=1005))).result
+    signs = simulate(scenario(Marsit(sync_period=10), run=RunSettings(steps=1005))).result
     dense = simulate(scenario(DenseAllReduce())).result
-    assert own.dense_iteration_s == dense.iteration_s
-    assert own.total_s == pytest.approx(905 * own.iteration_s + 100 * dense.iteration_s)
+    assert signs.dense_iteration_s == dense.iteration_s
+    assert signs.total_s == pytest.approx(905 * signs.iteration_s + 100 * dense.iteration_s)
     never = simulate(scenario(Marsit(sync_period=None), run=RunSettings(steps=1000))).result
     assert never.total_s == pytest.approx(1000 * never.iteration_s)
 
 
 def test_the_second_all_reduce_of_power_sgd_waits_for_the_first():
     """With next to no bytes a bucket costs twice the latency of an all-reduce, and of GradZip once."""
-    one = replace(WORKLOAD, tensors=(Gradient(shape=(8, 8)),), forward_s=Duration(1e-9), backward_s=Duration(1e-9))
+    small = replace(WORKLOAD, tensors=(Gradient(shape=(8, 8)),), forward_s=Duration(1e-9), backward_s=Duration(1e-9))
     twice, once = (
-        simulate(scenario(strategy, workload=replace(one, optimizer_s=Duration(0)))).result.iteration_s
+        simulate(scenario(strategy, workload=replace(small, optimizer_s=Duration(0)))).result.iteration_s
         for strategy in (PowerSGD(matrix_rank=1), GradZip(matrix_rank=1))
     )
     assert twice == pytest.approx(2 * once, rel=0.01)

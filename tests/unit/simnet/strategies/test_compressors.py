@@ -32,10 +32,10 @@ FLAT = ByteGrad(topology="scatter_reduce")
 def test_kernels_that_were_timed_with_other_bytes_are_named():
     options = SystemOptions({"dtype": "fp8_e4m3"})
     timed = KernelTime(s_per_element=Duration(1e-12), launch_s=Duration(1e-6), options=options)
-    given_ = scenario(calibration=Calibration(kernels={"byte_grad_encode": timed}))
+    asked = scenario(calibration=Calibration(kernels={"byte_grad_encode": timed}))
     said = {
-        one: PreparedScenario(given_).plan(one).timed_otherwise(given_.calibration)
-        for one in (Int8AllReduce(), Fp8AllReduce(), Fp8AllReduce(dtype="fp8_e5m2"))
+        strategy: PreparedScenario(asked).plan(strategy).timed_otherwise(asked.calibration)
+        for strategy in (Int8AllReduce(), Fp8AllReduce(), Fp8AllReduce(dtype="fp8_e5m2"))
     }
     assert list(said.values()) == [
         ("byte_grad_encode was timed with dtype=fp8_e4m3, not dtype=int8",),
@@ -56,7 +56,7 @@ def test_trainings_of_the_same_bytes_in_the_same_topology_count():
 def test_no_exchange_is_ranked_twice():
     systems = tune.systems()
     forms = [
-        {(one.byte_dtype, one.used_topology) for one in systems[name]}
+        {(setting.byte_dtype, setting.used_topology) for setting in systems[name]}
         for name in ("ByteGrad", "int8 all-reduce", "fp8 all-reduce")
     ]
     assert forms == [
@@ -64,8 +64,8 @@ def test_no_exchange_is_ranked_twice():
         {("int8", "scatter_reduce")},
         {("fp8_e4m3", "scatter_reduce")},
     ]
-    assert {one.used_topology for one in tune.trained_variants(FLAT, "fp32")} == {"scatter_reduce"}
-    assert {one.used_topology for one in tune.trained_variants(ByteGrad(), "fp32")} == {"hierarchical"}
+    assert {setting.used_topology for setting in tune.trained_variants(FLAT, "fp32")} == {"scatter_reduce"}
+    assert {setting.used_topology for setting in tune.trained_variants(ByteGrad(), "fp32")} == {"hierarchical"}
 
 
 AVERAGING = [ByteGrad(), ByteGrad(dtype="fp8_e5m2"), MSTopK(ratio=0.01)]
@@ -74,10 +74,10 @@ AVERAGING = [ByteGrad(), ByteGrad(dtype="fp8_e5m2"), MSTopK(ratio=0.01)]
 @pytest.mark.parametrize("strategy", AVERAGING, ids=str)
 def test_what_averages_in_the_node_does_so_by_default_where_a_node_has_several_ranks(strategy):
     """As BAGUA's ByteGrad and HiTopKComm do."""
-    own, hierarchical = (replace(strategy, topology=one) for one in (strategy.topologies[0], "hierarchical"))
+    flat, hierarchical = (replace(strategy, topology=topology) for topology in (strategy.topologies[0], "hierarchical"))
     several, one_each = (PreparedScenario(scenario(num_nodes=3, ranks_per_node=ranks)) for ranks in (4, 1))
-    assert several.plan(strategy).program == several.plan(hierarchical).program != several.plan(own).program
-    assert one_each.plan(strategy).program == one_each.plan(own).program
+    assert several.plan(strategy).program == several.plan(hierarchical).program != several.plan(flat).program
+    assert one_each.plan(strategy).program == one_each.plan(flat).program
 
 
 def test_all_others_have_their_own_exchange_by_default():
@@ -91,8 +91,8 @@ REFUSED = (
 
 
 def on(gpu, strategy):
-    given = scenario()
-    return replace(given, cluster=replace(given.cluster, gpu=gpu), strategy=strategy)
+    sample = scenario()
+    return replace(sample, cluster=replace(sample.cluster, gpu=gpu), strategy=strategy)
 
 
 SHARDED = HybridShard(replicas="fp8", unit_cap=Size.parse("20 MB"))
@@ -100,7 +100,7 @@ WITHIN = [Fp8AllReduce(), SHARDED, DiLoCo(exchange_by="fp8", inner_steps=4)]
 
 
 @pytest.mark.parametrize("strategy", WITHIN, ids=str)
-@pytest.mark.parametrize("ask", [simulate, lambda given: StepTimer(given).of(given.strategy)], ids=["run", "timer"])
+@pytest.mark.parametrize("ask", [simulate, lambda asked: StepTimer(asked).of(asked.strategy)], ids=["run", "timer"])
 def test_fp8_is_refused_on_a_gpu_without_it_alone(ask, strategy):
     with refused(start=REFUSED):
         ask(on("A100-80GB", strategy))

@@ -22,14 +22,14 @@ def loaded(tmp_path, text, **changes) -> Scenario:
     return of_strategy(tmp_path, text, workload=workload, calibration={"memory_bandwidth": "1e9 GB/s"}, **changes)
 
 
-def found(tmp_path, text, **changes):
+def result_of(tmp_path, text, **changes):
     return simulate(loaded(tmp_path, text, **changes)).result
 
 
 @pytest.mark.parametrize("inner_steps", [1, 2, 50, 500])
 def test_an_exchange_is_shared_out_over_its_period(tmp_path, inner_steps):
-    every = found(tmp_path, "local_sgd:inner_steps=1")
-    result = found(tmp_path, f"local_sgd:inner_steps={inner_steps}")
+    every = result_of(tmp_path, "local_sgd:inner_steps=1")
+    result = result_of(tmp_path, f"local_sgd:inner_steps={inner_steps}")
     exchange_s = every.iteration_s - 0.128
     assert result.iteration_s == pytest.approx(0.128 + exchange_s / inner_steps)
     assert result.nic_bytes_per_node == pytest.approx(every.nic_bytes_per_node / inner_steps)
@@ -39,7 +39,7 @@ def test_an_exchange_is_shared_out_over_its_period(tmp_path, inner_steps):
 
 
 def test_workers_of_a_node_send_a_slice_a_rank(tmp_path):
-    result = found(tmp_path, "diloco:inner_steps=10")
+    result = result_of(tmp_path, "diloco:inner_steps=10")
     # Of two nodes each sends half of the message twice, slice by slice.
     assert result.nic_bytes_per_node == pytest.approx(MODEL_BYTES / 10)
 
@@ -48,20 +48,20 @@ def test_workers_of_a_node_send_a_slice_a_rank(tmp_path):
     ("by", "ratio"), [("outer_dtype=bf16", 2), ("exchange_by=int8", 4), ("exchange_by=sign_sgd", 32)]
 )
 def test_fewer_bits_leave_a_node(tmp_path, by, ratio):
-    dense, small = found(tmp_path, "diloco:inner_steps=10"), found(tmp_path, f"diloco:inner_steps=10,{by}")
+    dense, small = result_of(tmp_path, "diloco:inner_steps=10"), result_of(tmp_path, f"diloco:inner_steps=10,{by}")
     assert dense.nic_bytes_per_node / small.nic_bytes_per_node == pytest.approx(ratio, rel=0.05)
 
 
 def test_overlapped_steps_hide_the_exchange(tmp_path):
-    blocking, hidden = (found(tmp_path, f"diloco:inner_steps=10,overlap_steps={steps}") for steps in (0, 5))
-    compute_s = found(tmp_path, "diloco:inner_steps=10", cluster__inter_node=FREE).iteration_s
+    blocking, hidden = (result_of(tmp_path, f"diloco:inner_steps=10,overlap_steps={steps}") for steps in (0, 5))
+    compute_s = result_of(tmp_path, "diloco:inner_steps=10", cluster__inter_node=FREE).iteration_s
     assert blocking.iteration_s > hidden.iteration_s == pytest.approx(compute_s, rel=0.01)
     assert hidden.nic_bytes_per_node == blocking.nic_bytes_per_node
     assert hidden.longest_pause_s < blocking.longest_pause_s / 10
 
 
 def test_sharded_workers_gather_and_scatter_in_the_node_and_send_as_much(tmp_path):
-    ddp, fsdp = (found(tmp_path, f"diloco:inner_steps=10,in_node={how}") for how in ("ddp", "fsdp"))
+    ddp, fsdp = (result_of(tmp_path, f"diloco:inner_steps=10,in_node={how}") for how in ("ddp", "fsdp"))
     assert fsdp.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
     assert fsdp.breakdown.optimizer_s == pytest.approx(ddp.breakdown.optimizer_s / 8, rel=1e-3)
 
@@ -77,4 +77,4 @@ def test_both_executors_agree_on_the_longest_pause_too(tmp_path, text):
 
 def test_more_fragments_than_tensors_are_refused(tmp_path):
     with refused("the model has 9 tensors; give at most 9"):
-        found(tmp_path, "diloco:inner_steps=50,fragments=10")
+        result_of(tmp_path, "diloco:inner_steps=50,fragments=10")

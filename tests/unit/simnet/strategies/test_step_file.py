@@ -70,8 +70,8 @@ def test_a_file_that_has_changed_is_read_again(tmp_path):
 
 
 def resized(num_nodes, ranks_per_node, *recordings):
-    found = step_file.decode(json.dumps(step_files.step(*recordings)).encode(), "step.json")
-    return at_layout(found, num_nodes, ranks_per_node, "step.json")
+    step = step_file.decode(json.dumps(step_files.step(*recordings)).encode(), "step.json")
+    return at_layout(step, num_nodes, ranks_per_node, "step.json")
 
 
 def groups(layout):
@@ -79,7 +79,7 @@ def groups(layout):
 
 
 def sent(layout):
-    return [one.message_bytes for one in layout.operations if one.kind != "compute"]
+    return [operation.message_bytes for operation in layout.operations if operation.kind != "compute"]
 
 
 def one_collective(kind, message_bytes, *, num_nodes=2, ranks_per_node=8, mesh=None, group=0, **more):
@@ -171,6 +171,6 @@ class TestTwoRecordings:
             ]
             return step_files.layout([ops], nodes)
 
-        amounts = [one.num_bytes / 1e9 for one in resized(8, 8, recording(2), recording(4)).operations]
+        amounts = [operation.num_bytes / 1e9 for operation in resized(8, 8, recording(2), recording(4)).operations]
         assert amounts == pytest.approx([1, 64, 66, 3])
-        assert [one.seconds for one in resized(8, 8, recording(2), recording(4)).operations][3] == 0.4
+        assert [operation.seconds for operation in resized(8, 8, recording(2), recording(4)).operations][3] == 0.4

@@ -24,37 +24,37 @@ def loaded(tmp_path, text, **changes) -> Scenario:
     return of_strategy(tmp_path, text, **{"workload": {"tensors": TENSORS, **TIMES}, **changes})
 
 
-def found(tmp_path, text, **changes):
+def result_of(tmp_path, text, **changes):
     return simulate(loaded(tmp_path, text, **changes)).result
 
 
 def test_what_is_scattered_and_gathered_is_what_a_ring_all_reduces(tmp_path):
-    ddp = found(tmp_path, "all_reduce:algorithm=ring")
+    ddp = result_of(tmp_path, "all_reduce:algorithm=ring")
     for text in ("zero1", "zero2", "zero2:overlap_param_gather=true"):
-        assert found(tmp_path, text).nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
-    halved = found(tmp_path, "zero1:wire_dtype=bf16,gather_dtype=bf16")
+        assert result_of(tmp_path, text).nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node)
+    halved = result_of(tmp_path, "zero1:wire_dtype=bf16,gather_dtype=bf16")
     assert halved.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node / 2)
-    apart = found(tmp_path, "zero1:wire_dtype=bf16")
+    apart = result_of(tmp_path, "zero1:wire_dtype=bf16")
     assert apart.nic_bytes_per_node == pytest.approx(ddp.nic_bytes_per_node * (1 / 2 + 1) / 2)
     assert (ddp.compression_ratio, halved.compression_ratio) == (1, 2)
 
 
 def test_sharded_gradients_are_reduced_in_every_micro_batch(tmp_path):
-    once = found(tmp_path, "zero2").nic_bytes_per_node
+    once = result_of(tmp_path, "zero2").nic_bytes_per_node
     accumulated = {"run": {"grad_accumulation": 4}}
-    assert found(tmp_path, "zero1", **accumulated).nic_bytes_per_node == pytest.approx(once)
-    assert found(tmp_path, "zero2", **accumulated).nic_bytes_per_node == pytest.approx(once * (4 + 1) / 2)
+    assert result_of(tmp_path, "zero1", **accumulated).nic_bytes_per_node == pytest.approx(once)
+    assert result_of(tmp_path, "zero2", **accumulated).nic_bytes_per_node == pytest.approx(once * (4 + 1) / 2)
 
 
 def test_an_infinitely_fast_network_leaves_compute_alone(tmp_path):
     links = {"bandwidth": "1000000 GB/s", "latency": "0 s"}
     free = {"cluster__intra_node": links, "cluster__inter_node": links}
     for text in ("zero1", "zero2", "zero2:overlap_param_gather=true"):
-        assert found(tmp_path, text, **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
+        assert result_of(tmp_path, text, **free).iteration_s == pytest.approx(0.12 + 0.008 / 16, rel=1e-3)
 
 
 def test_gathers_hide_behind_the_next_forward(tmp_path):
-    before, during = (found(tmp_path, f"zero1:overlap_param_gather={early}") for early in ("false", "true"))
+    before, during = (result_of(tmp_path, f"zero1:overlap_param_gather={early}") for early in ("false", "true"))
     assert 0.01 < before.iteration_s - during.iteration_s < 0.04
     assert during.breakdown.forward_s == pytest.approx(before.breakdown.forward_s)
 
@@ -86,7 +86,7 @@ def test_a_rank_holds_its_share_of_the_optimizers_state(tmp_path, text, optimize
 def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):
     bare, sizes = {"num_elements": 110_000_000, **TIMES}, {"tensors": [{"bytes": "4 MB", "count": 3}], **TIMES}
     for text in ("zero1", "zero2", "zero1:update=broadcast,parameters_as_bucket_view=true"):
-        assert found(tmp_path, text, workload=bare).breakdown.optimizer_s == pytest.approx(0.008 / 16)
+        assert result_of(tmp_path, text, workload=bare).breakdown.optimizer_s == pytest.approx(0.008 / 16)
     groups = "param_groups=by_dimensions"
     for options, workload, said in (
         ("", bare, "parameters_as_bucket_view: False: needs the model's tensors; "),
@@ -94,7 +94,7 @@ def test_a_model_without_tensors_is_shared_out_evenly_or_refused(tmp_path):
         (f",{groups}", sizes, "param_groups: 'by_dimensions': needs the shapes of the tensors; "),
     ):
         with refused(start=f"strategy.{said}"):
-            found(tmp_path, f"zero1:update=broadcast{options}", workload=workload)
+            result_of(tmp_path, f"zero1:update=broadcast{options}", workload=workload)
 
 
 def tensors(shapes):
@@ -114,11 +114,11 @@ def test_every_tensor_has_one_owner_and_none_owns_much_more(shapes, world_size, 
     model = tensors(shapes)
     owned = partition(model, world_size, param_groups)
     assert len(owned) == world_size
-    assert sorted(one for of_rank in owned for group in of_rank for one in group) == sorted(
-        one.num_elements for one in model
+    assert sorted(tensor for of_rank in owned for group in of_rank for tensor in group) == sorted(
+        tensor.num_elements for tensor in model
     )
     totals = [sum(map(sum, of_rank)) for of_rank in owned]
-    assert max(totals) - min(totals) <= max(one.num_elements for one in model)
+    assert max(totals) - min(totals) <= max(tensor.num_elements for tensor in model)
 
 
 def test_the_largest_goes_first_to_the_rank_with_the_fewest_elements():
@@ -129,9 +129,9 @@ def test_the_largest_goes_first_to_the_rank_with_the_fewest_elements():
 
 def test_both_ways_to_hand_out_are_tried():
     tried = [*choices.variants(Zero1(wire_dtype="bf16", overlap_param_gather=True), (None,))]
-    assert [choices.form(one) for one in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
-    assert [one.overlap_param_gather for one in tried] == [False, True, False, False, False]
-    assert [one.bucketing for one in tried] == ["ddp", "ddp", "fused", "ddp", "fused"]
+    assert [choices.form(setting) for setting in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
+    assert [setting.overlap_param_gather for setting in tried] == [False, True, False, False, False]
+    assert [setting.bucketing for setting in tried] == ["ddp", "ddp", "fused", "ddp", "fused"]
     *_, broadcasts, _ = tried
     assert (broadcasts.parameters_as_bucket_view, broadcasts.algorithm, broadcasts.wire_dtype) == (True, "auto", "bf16")
     assert [*choices.variants(broadcasts, (None,))] == tried[3:]

@@ -9,14 +9,16 @@ from tests.helpers.fault_samples import NIC_BYTES_PER_S, fault, ring_s, sending
 
 @given(st.floats(0.001, 0.999))
 def test_what_the_others_leave_is_what_a_ring_has(share: float) -> None:
-    found = sending(fault("background_traffic", at_nodes=[1], share=share))
-    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=(1 - share) * NIC_BYTES_PER_S))
+    result = sending(fault("background_traffic", at_nodes=[1], share=share))
+    assert result.iteration_s == pytest.approx(ring_s(bytes_per_s=(1 - share) * NIC_BYTES_PER_S))
 
 
 @given(st.integers(1, 100) | st.just(999_999), st.integers(1, 16))
-def test_every_connection_has_its_fair_share(flows: int, own: int) -> None:
-    found = sending(fault("background_traffic", flows=flows, own_flows=own))
-    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=NIC_BYTES_PER_S * own / (own + flows)))
+def test_every_connection_has_its_fair_share(flows: int, connections: int) -> None:
+    result = sending(fault("background_traffic", flows=flows, own_flows=connections))
+    assert result.iteration_s == pytest.approx(
+        ring_s(bytes_per_s=NIC_BYTES_PER_S * connections / (connections + flows))
+    )
 
 
 def test_two_neighbours_each_take_a_share_of_what_is_left() -> None:

@@ -8,12 +8,12 @@ FAILING = {"mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "10 
 
 
 def test_a_step_takes_as_long_as_without_it() -> None:
-    found = computing(fault("node_failure", **FAILING))
-    assert found.iterations_s == pytest.approx([COMPUTE_S])
-    assert found.availability is not None
+    result = computing(fault("node_failure", **FAILING))
+    assert result.iterations_s == pytest.approx([COMPUTE_S])
+    assert result.availability is not None
     # Four nodes stop four times as often as one: 24 x 4 / 1000 a day.
-    assert found.availability.stops_per_day == pytest.approx(0.096)
-    assert found.availability.low <= found.availability.fraction <= found.availability.high < 1
+    assert result.availability.stops_per_day == pytest.approx(0.096)
+    assert result.availability.low <= result.availability.fraction <= result.availability.high < 1
     assert computing(fault("slow_rank", node=0, compute_slowdown=1.5)).availability is None
     with pytest.raises(ValueError, match="node_failure: is named twice; give the mean time of all causes together"):
         cluster(fault("node_failure", **FAILING), fault("node_failure", **FAILING))

@@ -43,8 +43,8 @@ def trained(*faults: Any, gpu: str = "New", workload: Workload = GPU_WORKLOAD) -
     [([1, 3], 0.5, 1.0), ([1, 3], 1.0, 1.0), ([1, 3], 2.5, 2.5), ([0, 1, 2, 3], 0.5, 0.5)],
 )
 def test_a_step_takes_as_long_as_on_the_slowest_kind(at_nodes: list[int], factor: float, longer: float) -> None:
-    found = computing(fault("other_nodes", at_nodes=at_nodes, compute_slowdown=factor))
-    assert found.iteration_s == pytest.approx(longer * COMPUTE_S)
+    result = computing(fault("other_nodes", at_nodes=at_nodes, compute_slowdown=factor))
+    assert result.iteration_s == pytest.approx(longer * COMPUTE_S)
 
 
 def test_the_name_of_a_gpu_stands_for_how_much_longer_it_takes() -> None:
@@ -58,8 +58,8 @@ def test_the_name_of_a_gpu_stands_for_how_much_longer_it_takes() -> None:
 )
 def test_a_ring_runs_at_the_slower_nics(nics: dict[str, Any], rate: float) -> None:
     assert NIC_BYTES_PER_S == 10e9 / 8
-    found = sending(fault("other_nodes", at_nodes=[0], **nics))
-    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=rate * NIC_BYTES_PER_S))
+    result = sending(fault("other_nodes", at_nodes=[0], **nics))
+    assert result.iteration_s == pytest.approx(ring_s(bytes_per_s=rate * NIC_BYTES_PER_S))
 
 
 def test_gpu_and_nic_of_one_node_may_be_said_by_two_faults() -> None:
@@ -72,11 +72,11 @@ def test_gpu_and_nic_of_one_node_may_be_said_by_two_faults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "what"),
+    ("kind", "other", "what"),
     [({"compute_slowdown": 2.0}, {"gpu": "Old"}, "compute"), ({"nic_slowdown": 2.0}, {"nic": "1 Gbit/s"}, "NICs")],
 )
-def test_a_node_is_of_one_other_kind(one: dict[str, Any], other: dict[str, Any], what: str) -> None:
-    faults = fault("other_nodes", at_nodes=[0, 2], **one), fault("other_nodes", at_nodes=[1, 2], **other)
+def test_a_node_is_of_one_other_kind(kind: dict[str, Any], other: dict[str, Any], what: str) -> None:
+    faults = fault("other_nodes", at_nodes=[0, 2], **kind), fault("other_nodes", at_nodes=[1, 2], **other)
     with pytest.raises(ValueError, match=f"faults: two of kind 'other_nodes' on the {what} of node 2: name each node"):
         cluster(*faults)
 

@@ -13,9 +13,9 @@ SEGMENT, ROUND_TRIP_S = 1448, 1e-4
 
 
 def loss(probability: float, **keys: object) -> PacketLoss:
-    found = fault("packet_loss", probability=probability, **{"round_trip": "100 us", **keys})
-    assert isinstance(found, PacketLoss)
-    return found
+    lossy = fault("packet_loss", probability=probability, **{"round_trip": "100 us", **keys})
+    assert isinstance(lossy, PacketLoss)
+    return lossy
 
 
 def padhye_bytes_per_s(probability: float, round_trip_s: float, connections: int = 1) -> float:
@@ -35,16 +35,16 @@ def test_seldom_lost_packets_follow_the_square_root_law(probability: float) -> N
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 64))
 def test_often_lost_packets_follow_the_whole_equation(probability: float, connections: int) -> None:
-    found = loss(probability, connections=connections)
+    lossy = loss(probability, connections=connections)
     expected = padhye_bytes_per_s(probability, ROUND_TRIP_S, connections)
-    assert found.goodput_bytes_per_s == pytest.approx(max(expected, 1.0))
+    assert lossy.goodput_bytes_per_s == pytest.approx(max(expected, 1.0))
 
 
 def test_a_ring_runs_at_what_the_most_loss_of_a_nic_leaves() -> None:
     for lost, most in (([0.001], 0.001), ([0.001, 0.01], 0.01)):
         assert padhye_bytes_per_s(most, ROUND_TRIP_S) < NIC_BYTES_PER_S
-        found = sending(*(loss(one, at_nodes=[node]) for node, one in enumerate(lost)))
-        assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=padhye_bytes_per_s(most, ROUND_TRIP_S)))
+        result = sending(*(loss(probability, at_nodes=[node]) for node, probability in enumerate(lost)))
+        assert result.iteration_s == pytest.approx(ring_s(bytes_per_s=padhye_bytes_per_s(most, ROUND_TRIP_S)))
 
 
 def test_loss_that_leaves_more_than_the_nic_costs_nothing() -> None:

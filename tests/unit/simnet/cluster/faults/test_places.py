@@ -31,7 +31,7 @@ def refusal(kind: str, keys: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "keys", "key", "message"), NAMED, ids=lambda one: str(one)[:20])
+@pytest.mark.parametrize(("kind", "keys", "key", "message"), NAMED, ids=lambda value: str(value)[:20])
 def test_the_place_after_the_last_is_refused_and_the_last_is_not(
     kind: str, keys: dict[str, Any], key: str, message: str
 ) -> None:

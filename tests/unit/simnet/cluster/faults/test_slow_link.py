@@ -18,8 +18,8 @@ def test_a_ring_runs_at_the_rate_of_its_slowest_nic(node: int, rate: float) -> N
 
 
 def test_latency_stays_what_it_was() -> None:
-    found = sending(fault("slow_link", place=0, rate=1e-6), alpha_s=1.0)
-    assert found.iteration_s == pytest.approx(ring_s(bytes_per_s=1e-6 * NIC_BYTES_PER_S, alpha_s=1.0))
+    result = sending(fault("slow_link", place=0, rate=1e-6), alpha_s=1.0)
+    assert result.iteration_s == pytest.approx(ring_s(bytes_per_s=1e-6 * NIC_BYTES_PER_S, alpha_s=1.0))
 
 
 def test_an_uplink_holds_up_what_crosses_leaves() -> None:
@@ -35,5 +35,5 @@ def test_a_port_inside_a_node_is_no_nic_and_inside_one_node_is_all_that_counts()
     port = fault("slow_link", link="port", place=0, rate=0.01)
     assert sending(port).iteration_s == pytest.approx(ring_s(), rel=1e-6)
     slow = fault("slow_link", link="port", place=3, rate=1e-6)
-    found = sending(slow, num_nodes=1, ranks_per_node=4)
-    assert found.iteration_s == pytest.approx(6 * MESSAGE_BYTES / 4 / (1e15 * 1e-6), rel=1e-5)
+    result = sending(slow, num_nodes=1, ranks_per_node=4)
+    assert result.iteration_s == pytest.approx(6 * MESSAGE_BYTES / 4 / (1e15 * 1e-6), rel=1e-5)

@@ -14,22 +14,22 @@ def slow(rank: int, factor: float, per_node: int = 2) -> dict[str, object]:
 
 @given(st.integers(0, 7), st.floats(1, 1000))
 def test_a_step_takes_as_many_times_as_long_as_the_compute_of_the_slow_rank(rank: int, factor: float) -> None:
-    found = computing(fault("slow_rank", **slow(rank, factor)), ranks_per_node=2)
-    assert found.iteration_s == pytest.approx(factor * COMPUTE_S)
-    assert found.breakdown.forward_s == pytest.approx(factor * FORWARD_S)
+    result = computing(fault("slow_rank", **slow(rank, factor)), ranks_per_node=2)
+    assert result.iteration_s == pytest.approx(factor * COMPUTE_S)
+    assert result.breakdown.forward_s == pytest.approx(factor * FORWARD_S)
 
 
 def test_other_ranks_wait_for_it_and_it_is_named() -> None:
-    found = computing(fault("slow_rank", **slow(5, 1.5)), ranks_per_node=2, iterations=10)
-    assert found.waits is not None
-    (late,) = found.waits.late
+    result = computing(fault("slow_rank", **slow(5, 1.5)), ranks_per_node=2, iterations=10)
+    assert result.waits is not None
+    (late,) = result.waits.late
     assert late.rank == 5
     assert late.share == 1
     # Ranks meet once a step, before the optimizer. In its own optimizer the slow one falls behind for the next step.
     in_first_s = 0.5 * (FORWARD_S + BACKWARD_S)
     assert late.held_s == pytest.approx(in_first_s + 0.9 * 0.5 * OPTIMIZER_S)
-    assert found.waits.most_s == pytest.approx(late.held_s)
-    assert found.waits.least_s == pytest.approx(0)
+    assert result.waits.most_s == pytest.approx(late.held_s)
+    assert result.waits.least_s == pytest.approx(0)
 
 
 @pytest.mark.slow
@@ -41,10 +41,10 @@ def test_the_slow_rank_alone_is_named_however_collectives_leave_the_others_and_a
     for fidelity in ("grouped", "exact"):
         asked = {"cluster.num_nodes": 2, "strategy": strategy, "run.fidelity": fidelity}
         faulty = {**asked, "cluster.faults": [{"kind": "slow_rank", **slow(11, 1.3, per_node=8)}]}
-        found = simnet.simulate("bert_base_10gbit", faulty, draws=0).result
-        assert found.waits is not None
-        assert [late.rank for late in found.waits.late] == [11]
-        held_s[fidelity] = found.waits.late[0].held_s
+        result = simnet.simulate("bert_base_10gbit", faulty, draws=0).result
+        assert result.waits is not None
+        assert [late.rank for late in result.waits.late] == [11]
+        held_s[fidelity] = result.waits.late[0].held_s
         linked = {**asked, "cluster.faults": [{"kind": "slow_link", "place": 1, "rate": 0.5}]}
         waits = simnet.simulate("bert_base_10gbit", linked, draws=0).result.waits
         assert waits is None or waits.late == ()

@@ -19,9 +19,9 @@ TENTH_S = 0.1
 
 def link(begins: str = "0 s", to: str | None = None, every: str | None = None, place: int = 0) -> SlowLink:
     when = {"from": begins} | ({} if to is None else {"to": to}) | ({} if every is None else {"every": every})
-    found = fault("slow_link", place=place, rate=0.5, **when)
-    assert isinstance(found, SlowLink)
-    return found
+    slow = fault("slow_link", place=place, rate=0.5, **when)
+    assert isinstance(slow, SlowLink)
+    return slow
 
 
 def are_refused(*faults: TimedFault) -> bool:
@@ -42,8 +42,8 @@ def are_refused(*faults: TimedFault) -> bool:
     ],
 )
 def test_a_fault_is_there_from_its_begin_to_before_its_end(when: dict[str, str], on: list[float], off: list[float]):
-    found = link(**when)
-    assert [time_s for time_s in (*on, *off) if found.is_on(time_s)] == on
+    slow = link(**when)
+    assert [time_s for time_s in (*on, *off) if slow.is_on(time_s)] == on
 
 
 @st.composite
@@ -60,27 +60,27 @@ def windows(draw: st.DrawFn) -> SlowLink:
 
 
 @given(windows(), windows())
-def test_two_contradict_each_other_where_both_are_there_at_some_tenth_of_a_second(one: SlowLink, other: SlowLink):
+def test_two_contradict_each_other_where_both_are_there_at_some_tenth_of_a_second(first: SlowLink, other: SlowLink):
     # The longest common period of two that come again and again is 25 x 24 tenths.
     times_s = [TENTH_S * (tenth + 0.5) for tenth in range(41 + 2 * 25 * 24)]
-    meet = any(one.is_on(time_s) and other.is_on(time_s) for time_s in times_s)
-    assert are_refused(one, other) == meet
-    assert bool(one.contradicts(other)) == bool(other.contradicts(one)) == meet
+    overlap = any(first.is_on(time_s) and other.is_on(time_s) for time_s in times_s)
+    assert are_refused(first, other) == overlap
+    assert bool(first.contradicts(other)) == bool(other.contradicts(first)) == overlap
 
 
 @given(windows())
-def test_changes_are_where_it_begins_and_ends(one: SlowLink):
+def test_changes_are_where_it_begins_and_ends(window: SlowLink):
     changes, time_s = [], 0.0
-    while (time_s := one.next_change_s(time_s)) < 20:
+    while (time_s := window.next_change_s(time_s)) < 20:
         changes.append(round(time_s / TENTH_S))
-    states = [one.is_on(TENTH_S * (tenth + 0.5)) for tenth in range(200)]
+    states = [window.is_on(TENTH_S * (tenth + 0.5)) for tenth in range(200)]
     seen = [tenth for tenth in range(1, 200) if states[tenth] != states[tenth - 1]]
     # One that begins with the run may say so, too.
     assert [tenth for tenth in changes if tenth > 0] == seen
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "meet"),
+    ("first", "other", "overlap"),
     [
         (link("5 s"), link("0 s", "1 s", "10 s"), True),
         (link("0 s", "2 s", "10 s"), link("9 s", "11 s", "10 s"), True),
@@ -93,9 +93,9 @@ def test_changes_are_where_it_begins_and_ends(one: SlowLink):
     ],
 )
 def test_what_meets_only_later_is_refused_too_and_what_follows_each_other_is_not(
-    one: SlowLink, other: SlowLink, meet: bool
+    first: SlowLink, other: SlowLink, overlap: bool
 ):
-    assert are_refused(one, other) is meet
+    assert are_refused(first, other) is overlap
 
 
 def test_a_link_that_is_slow_now_and_then_carries_as_much_as_its_mean_rate():
@@ -112,10 +112,10 @@ def test_a_link_that_is_slow_now_and_then_carries_as_much_as_its_mean_rate():
 def test_steps_in_a_window_are_slow_and_those_before_and_after_are_not():
     usual_s = ring_s()
     once = fault("slow_link", place=1, rate=0.5, **{"from": f"{10 * usual_s} s", "to": f"{30 * usual_s} s"})
-    found = sending(once, iterations=40, alpha_s=0.0).iterations_s
-    assert found[:9] == pytest.approx([ring_s(alpha_s=0.0)] * 9)
-    assert found[12:18] == pytest.approx([2 * ring_s(alpha_s=0.0)] * 6)
-    assert found[-5:] == pytest.approx([ring_s(alpha_s=0.0)] * 5)
+    times_s = sending(once, iterations=40, alpha_s=0.0).iterations_s
+    assert times_s[:9] == pytest.approx([ring_s(alpha_s=0.0)] * 9)
+    assert times_s[12:18] == pytest.approx([2 * ring_s(alpha_s=0.0)] * 6)
+    assert times_s[-5:] == pytest.approx([ring_s(alpha_s=0.0)] * 5)
     late = link("1000 s")
     assert sending(late, iterations=3).iteration_s == pytest.approx(usual_s)
     assert (late.next_change_s(0.0), late.next_change_s(1000.0)) == (1000, math.inf)
@@ -135,5 +135,5 @@ def test_steps_in_a_window_are_slow_and_those_before_and_after_are_not():
 def test_what_a_run_does_not_see_is_said(when: dict[str, str], note: str | None):
     timed = cluster(fault("slow_link", place=0, rate=0.5, **when))
     scenario = Scenario(cluster=timed, workload=WORKLOAD, strategy=DenseAllReduce(), run=RunSettings(iterations=30))
-    notes = [one for one in simulate(scenario).notes if "run.iterations" in one]
-    assert [one[: len(note or "")] for one in notes] == ([note] if note else [])
+    notes = [note_ for note_ in simulate(scenario).notes if "run.iterations" in note_]
+    assert [note_[: len(note or "")] for note_ in notes] == ([note] if note else [])

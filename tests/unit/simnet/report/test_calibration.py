@@ -1,17 +1,15 @@
 """Fitted variation as a table: who is slow, how often others wait for it, and what is left out of a long one."""
 
-import json
-
 import pytest
 
 from simnet.calibration import variation
 from simnet.calibration.rank_samples import RankSamples, met
 from simnet.calibration.variation import RunVariation
-from simnet.report.rank_table import MOST_ROWS, variation_object, variation_page
+from simnet.report.calibration import MOST_RANKS, variation_page
 from tests.helpers import rank_runs
 
 
-def found(**run: object) -> RunVariation:
+def fit(**run: object) -> RunVariation:
     compute_s = rank_runs.times(**run)  # type: ignore[arg-type]
     everyone = tuple(range(len(compute_s)))
     collectives = tuple(met(everyone, column.max() - column) for column in compute_s.T)
@@ -28,7 +26,7 @@ def rows(fitted: RunVariation, **how: bool) -> list[str]:
 
 
 def test_the_head_says_what_was_measured_and_each_rank_has_a_row() -> None:
-    fitted = found(slow={3: 1.3})
+    fitted = fit(slow={3: 1.3})
     text = str(variation_page(fitted))
     assert text.startswith("run: 8 ranks on 4 nodes, 100 steps; mean compute ")
     assert len(rows(fitted)) == 8
@@ -45,16 +43,8 @@ def test_where_nobody_waits_a_dash_stands_for_it() -> None:
 
 
 def test_of_many_ranks_those_that_cost_most_are_shown() -> None:
-    fitted = found(ranks=64, slow={50: 1.5})
-    assert len(rows(fitted)) == MOST_ROWS
+    fitted = fit(ranks=64, slow={50: 1.5})
+    assert len(rows(fitted)) == MOST_RANKS
     assert any(line.split()[0] == "50" and line.endswith("slow") for line in rows(fitted))
     assert "note: 32 faster ranks are not shown: --all-rows" in str(variation_page(fitted))
     assert len(rows(fitted, all_rows=True)) == 64
-
-
-def test_json_holds_all_of_it() -> None:
-    fitted = found(slow={3: 1.3})
-    shown = json.loads(json.dumps(variation_object(fitted), allow_nan=False))
-    assert shown["ranks"][3]["is_slow"]
-    assert shown["faults"] == [dict(one) for one in fitted.faults]
-    assert (shown["num_steps"], shown["ranks_per_node"]) == (100, 2)

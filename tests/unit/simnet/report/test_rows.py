@@ -1,0 +1,59 @@
+"""The fields of a result, and that columns, types, lines and the reference follow from the one list of them."""
+
+import csv
+import io
+from pathlib import Path
+
+import pytest
+from pyarrow import parquet, types
+
+from docs import generate
+from simnet.analysis.sweeps import collect_results, expand, run
+from simnet.engine.result import to_json
+from simnet.engine.scenario import load_experiment
+from simnet.report import result_page, rows
+from simnet.report.frame import read_frame, write_parquet
+from simnet.report.rows import Field, row, table
+from tests.helpers.report_samples import run_result
+
+IS_OF_KIND = {float: types.is_floating, int: types.is_integer, str: types.is_large_string}
+BUSY = Field("busy_s", "s", float, "busy stream", 4, of="comm_s")
+
+
+def test_csv_and_parquet_have_the_fields_in_order_whatever_is_missing(tmp_path: Path) -> None:
+    whole = row(run_result(num_nodes=4), {"key": 1})
+    without_intervals = [name for name in whole if name.removesuffix("_low").removesuffix("_high") == name]
+    assert without_intervals == ["key", *rows.BY_NAME]
+    (read,) = csv.DictReader(io.StringIO(table([whole]).csv()))
+    assert list(read) == list(whole)
+    assert (float(read["iteration_s"]), read["dense_iteration_s"]) == (whole["iteration_s"], "")
+    with (tmp_path / "results.parquet").open("wb") as file:
+        write_parquet([whole], file)
+    schema = parquet.read_schema(tmp_path / "results.parquet")
+    assert [name for name, field in rows.BY_NAME.items() if not IS_OF_KIND[field.kind](schema.field(name).type)] == []
+
+
+def test_a_further_field_is_a_column_a_line_and_an_item_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "FIELDS", (*rows.FIELDS, Field("busy_s", "s", float, "busy stream", of="result.comm_s")))
+    monkeypatch.setattr(result_page, "METRICS", (*rows.METRICS, BUSY))
+    result = run_result(num_nodes=4)
+    assert row(result)["busy_s"] == result.result.comm_s
+    (line,) = [line for line in str(result_page.result_page(result)).splitlines() if line.startswith("busy stream")]
+    assert line.split()[2:4] == rows.UNITS["s"](result.result.comm_s).split()
+    assert generate.column_rows([BUSY]) == "`busy_s` (busy stream)"
+
+
+@pytest.mark.slow
+def test_the_reference_lists_every_field() -> None:
+    listed = generate.rendered("files.md").partition("### columns")[2].partition("### memory")[0]
+    assert [one.name for one in (*rows.OF_RUN, *rows.METRICS, *rows.LAST) if f"`{one.name}`" not in listed] == []
+
+
+def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path: Path) -> None:
+    experiment = load_experiment("reference_ddp_step")
+    points = expand(experiment)
+    (tmp_path / "results.json").write_bytes(to_json(collect_results(experiment, points, run(points))))
+    frame = read_frame(tmp_path)
+    assert list(frame["cluster.num_nodes"]) == [8, 64]
+    assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)
+    assert frame["speedup"].dtype == float
