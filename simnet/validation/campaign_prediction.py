@@ -318,8 +318,8 @@ def _fit_sets(
     shared = [part for part in parts if not several & set(_kernel_names(part))]
     by_set = [parts]
     for files in others:
-        own = [kernel for kernel in kernels.select_kernels(files) if kernel.kernel in several]
-        by_set.append([*shared, *kernels.fit_kernels(own, options.bound, options.draws)])
+        of_variant = [kernel for kernel in kernels.select_kernels(files) if kernel.kernel in several]
+        by_set.append([*shared, *kernels.fit_kernels(of_variant, options.bound, options.draws)])
     return by_set
 
 
