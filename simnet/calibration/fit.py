@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.calibration.comparison import Comparison, Role, by_series, mean_error
+from simnet.calibration.comparison import Comparison, by_series, mean_error
 from simnet.core.bounded_types import MAX_SPREAD
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
@@ -86,7 +86,7 @@ class Fit(Generic[Row]):
         times: measured, above 0: one a row, or as many as the model returns [s].
         model: times at values of the free numbers by name, and of the rows.
         free: the first guess of each free number, not 0; of a linear model any number.
-        bounds: of free numbers.
+        bounds: of a number that is looked for between them.
         prior: what is believed of free numbers, all above 0, before their rows.
     """
 
@@ -107,11 +107,8 @@ class Fit(Generic[Row]):
         """Return the mean absolute relative error."""
         return float(np.mean(np.abs(self.errors(values))))
 
-    def solve(self, huber: float = math.inf) -> dict[str, float]:
+    def solve(self) -> dict[str, float]:
         """Return the free numbers with the least squares of relative errors.
-
-        Args:
-            huber: relative error of a model that is not linear from which on a row counts by its distance.
 
         Example:
             >>> model = lambda values, rows: [values["launch"] + values["rate"] * row for row in rows]
@@ -119,7 +116,7 @@ class Fit(Generic[Row]):
             >>> {name: round(value, 6) for name, value in fit.solve().items()}
             {'launch': 3.0, 'rate': 2.0}
         """
-        return self._non_negative(self.model) if isinstance(self.model, Linear) else self._least_squares(huber)
+        return self._non_negative(self.model) if isinstance(self.model, Linear) else self._least_squares()
 
     def posterior(
         self, sigmas: Floats, huber: float, starts: Sequence[Values] = ({},)
@@ -160,27 +157,25 @@ class Fit(Generic[Row]):
         """Return the mean of log(modelled / measured)."""
         return float(np.mean(np.log1p(self.errors(values))))
 
-    def zero_mean_error(self, *, of_logs: bool = False) -> float:
-        """Return the only free number, at which relative errors have the mean 0, or their logarithms, in its bounds."""
-        (name,) = self.free
+    def zero_mean_error(self) -> float:
+        """Return the only free number, at which relative errors have the mean 0, between its bounds."""
+        ((name, bounds),) = self.bounds.items()
+        return _root(lambda value: float(np.mean(self.errors({name: value}))), *bounds)
 
-        def error(value: float) -> float:
-            return self.mean_log({name: value}) if of_logs else float(np.mean(self.errors({name: value})))
-
-        return find_root(error, *self.bounds[name], on_logs=of_logs)
+    def zero_mean_log(self, off: float = 0.0) -> float:
+        """Return the only free number, above 0, at which logarithms of errors have this mean, between its bounds."""
+        ((name, bounds),) = self.bounds.items()
+        logs = (math.log(bound) for bound in bounds)
+        return math.exp(_root(lambda log: self.mean_log({name: math.exp(log)}) - off, *logs))
 
     def nearest(self, off: float = 0.0) -> float:
-        """Return the only free number, above 0, at which logarithms of errors have this mean, or its nearer bound."""
-        ((name, bounds),) = self.bounds.items()
-
-        def error(value: float) -> float:
-            return self.mean_log({name: value}) - off
-
+        """Return the number of `zero_mean_log`, or its nearer bound where there is none."""
+        ((name, (low, high)),) = self.bounds.items()
+        at_low, at_high = (self.mean_log({name: bound}) - off for bound in (low, high))
         # A number beyond its bounds is no mistake here: its rows scatter, and the callers have judged their ends.
-        at_low, at_high = map(error, bounds)
         if at_low * at_high >= 0:
-            return bounds[0] if abs(at_low) < abs(at_high) else bounds[1]
-        return find_root(error, *bounds, on_logs=True)
+            return low if abs(at_low) < abs(at_high) else high
+        return self.zero_mean_log(off)
 
     def fitted(self, spread: float) -> "Fitted[Row]":
         """Return the number of `nearest` with its interval: what rows that are longer and shorter by `spread` give.
@@ -243,24 +238,22 @@ class Fit(Generic[Row]):
         """Return the linear fit of these costs alone."""
         return replace(self, free=dict.fromkeys(names, 0.0))
 
-    def _least_squares(self, huber: float) -> dict[str, float]:
+    def _least_squares(self) -> dict[str, float]:
         """Solve by Levenberg and Marquardt's method, each number as a factor on its first guess: of one scale then."""
         from scipy.optimize import least_squares
 
-        def values(factors: Iterable[float]) -> dict[str, float]:
-            tried = {name: first * factor for (name, first), factor in zip(self.free.items(), factors, strict=True)}
+        def values(factors: Floats) -> dict[str, float]:
             return {
-                name: min(max(value, self.bounds[name][0]), self.bounds[name][1]) if name in self.bounds else value
-                for name, value in tried.items()
+                name: first * factor for (name, first), factor in zip(self.free.items(), factors.tolist(), strict=True)
             }
 
         def residuals(factors: Floats) -> Floats:
-            return _less_when_far(self.errors(values(factors.tolist())), huber)
+            return self.errors(values(factors))
 
         start = np.ones(len(self.free))
         # The solver's own steps would be lost in the rounding of a simulation.
-        solution = least_squares(residuals, start, method="lm", diff_step=[RELATIVE_STEP] * len(start))
-        return values(map(float, solution.x))
+        steps = [RELATIVE_STEP] * len(start)
+        return values(np.asarray(least_squares(residuals, start, method="lm", diff_step=steps).x))
 
     def _non_negative(self, model: "Linear[Row]") -> dict[str, float]:
         """Solve for costs of 0 or more, outliers weighing less.
@@ -315,17 +308,10 @@ def factors_of(spread: float) -> Interval:
     return 1 / factor, factor
 
 
-def find_root(function: Callable[[float], float], low: float, high: float, *, on_logs: bool = False) -> float:
-    """Return where a continuous function between `low` and `high` is zero, by Brent's method, of logarithms or plainly.
-
-    Example:
-        >>> round(find_root(lambda x: x * x - 2, 0, 2), 9)
-        1.414213562
-    """
+def _root(function: Callable[[float], float], low: float, high: float) -> float:
+    """Return where a continuous function between `low` and `high` is zero, by Brent's method."""
     from scipy.optimize import brentq
 
-    if on_logs:
-        return math.exp(find_root(lambda log: function(math.exp(log)), math.log(low), math.log(high)))
     try:
         return float(brentq(function, low, high, xtol=RELATIVE_TOLERANCE**2 * (high - low), rtol=RELATIVE_TOLERANCE))
     except ValueError as error:
@@ -352,10 +338,10 @@ class Samples:
         return float(np.median(self.samples_s))
 
 
-def compared(series: str, rows: Sequence[Samples], times_s: Floats, role: Role = "fitted") -> tuple[Comparison, ...]:
+def compared(series: str, rows: Sequence[Samples], times_s: Floats) -> tuple[Comparison, ...]:
     """Return the residuals of rows at fitted times [s]."""
     return tuple(
-        Comparison(series=series, label=row.label, measured=row.median_s, predicted=time_s, role=role)
+        Comparison(series=series, label=row.label, measured=row.median_s, predicted=time_s, role="fitted")
         for row, time_s in zip(rows, times_s.tolist(), strict=True)
     )
 
@@ -364,7 +350,7 @@ Resample = Callable[[np.random.Generator], Values]
 """Fits to one resample; returns values under the names of the fit itself."""
 
 
-def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: int = SEED) -> dict[str, Interval]:
+def interval_factors(point: Values, draw: Resample, draws: int = DRAWS) -> dict[str, Interval]:
     """Return the 90 % interval of every fitted value, as two factors on it: `MIN_FACTOR` to 1, and 1 to `MAX_SPREAD`.
 
     A value of zero has no factors and is left out. A value of nearly zero has the upper factor `MAX_SPREAD`, which says
@@ -374,7 +360,6 @@ def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: in
         point: the fitted values by name.
         draw: fits once to a resample that it draws with the given generator.
         draws: number of resamples with a fit.
-        seed: of the generator.
 
     Source: Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, percentile interval, chapter 13. Not
         `scipy.stats.bootstrap`, which resamples one level, and has no resample without a fit.
@@ -384,7 +369,7 @@ def interval_factors(point: Values, draw: Resample, draws: int = DRAWS, seed: in
         >>> 0.8 < low < 0.9 and 1.1 < high < 1.2
         True
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     resamples: list[Values] = []
     for tried in range(MAX_DRAWS_RATIO * draws):
         if tried >= draws and len(resamples) >= draws * MIN_FITTED_SHARE:

@@ -305,7 +305,7 @@ def _factor(links: _Links, rows: Sequence[TimedCollective], nodes: int) -> float
         bounds={"factor": FACTOR_BOUNDS},
     )  # fmt: skip
     try:
-        return fit.zero_mean_error(of_logs=True)
+        return fit.zero_mean_log()
     except SimnetError as error:
         raise SimnetError(
             f"collectives on {nodes} nodes: no bandwidth explains them with the latencies of the other numbers of "

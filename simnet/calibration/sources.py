@@ -158,7 +158,8 @@ def read(paths: Sequence[Path], kinds: Sequence[Kind] = KINDS) -> Sources:
         kind = next((kind for kind in kinds if kind.recognizes(content)), None)
         if kind is None:
             names = list(dict.fromkeys(kind.name for kind in kinds))
-            raise SimnetError(f"{path}: unknown kind of file; give {', '.join(names[:-1])} or {names[-1]}")
+            others = f"{', '.join(names[:-1])} or " if names[1:] else ""
+            raise SimnetError(f"{path}: unknown kind of file; give {others}{names[-1]}")
         getattr(sources, kind.attribute).extend(kind.read(content))
         sources.names.append(path.name)
         if same := [table for table in sources.tables[:-1] if table.digest == sources.tables[-1].digest]:

@@ -178,13 +178,6 @@ def test_one_all_reduce_takes_the_reference_times_within_10_ppm(ranks, flat_s, h
     assert run_folded(network, ring.hierarchical_all_reduce(world), 440e6) == pytest.approx(hierarchical_s, rel=1e-5)
 
 
-def test_the_exact_executor_takes_the_reference_times_at_64_ranks():
-    network = topology(8, 8)
-    world = network.group("world")
-    assert run_exact(network, ring.all_reduce(world), 440e6)[0] == pytest.approx(0.693630, rel=1e-5)
-    assert run_exact(network, ring.hierarchical_all_reduce(world), 440e6)[0] == pytest.approx(0.618644, rel=1e-5)
-
-
 def test_the_mean_latency_of_a_flat_ring_is_that_of_nccls_cost_model():
     """NCCL: (2(n-1) - 2(N-1)) intra + 2(N-1) inter for n ranks on N nodes (src/graph/tuning.cc), here for n >> 1."""
     network = topology(64, 8, Calibration(flat_ring_latency="mean"))

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simnet.calibration import calibration_file, iperf3, kernels, sources
+from simnet.calibration import calibration_file, fit_files, iperf3, kernels, sources
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.kernels import TimedKernel
 from simnet.calibration.measurement_file import Series
+from simnet.calibration.sources import Content, Kind, Sources
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.files import gunzipped
 from simnet.strategies.base import every_kernel
@@ -204,6 +205,20 @@ def test_files_of_no_known_kind_are_refused(name: str, data: bytes, message: str
     (tmp_path / name).write_bytes(data)
     with refused(message):
         sources.read([tmp_path / name])
+
+
+def test_a_further_kind_is_a_row_and_its_reader(tmp_path: Path) -> None:
+    def rate(content: Content) -> list[Callable[[object], FittedPart]]:
+        return [lambda _: FittedPart(table={"inter_node": {"efficiency": float(content.text.split()[1])}})]
+
+    path = tmp_path / "osu.txt"
+    path.write_text("OSU 0.5")
+    kind = Kind("a table of OSU", lambda content: content.text.startswith("OSU"), "alone", rate)
+    known = sources.read([path], [*sources.KINDS, kind])
+    parts = fit_files.fit_parts(known, Sources(), Sources(), fit_files.FitOptions())
+    assert calibration_file.merge(parts, {}) == {"inter_node": {"efficiency": 0.5}}
+    with refused("give a table of OSU"):
+        sources.read([IPERF3], [kind])
 
 
 def test_a_trace_without_steps_is_refused() -> None:
