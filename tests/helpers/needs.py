@@ -104,7 +104,6 @@ NEEDS = {
     "lightning": _module("lightning", "pip install '.[integrations]'"),
     "GPU": Need(found=lambda: _num_cards() > 0, remedy="run on a machine with one"),
     "two GPUs": Need(found=lambda: _num_cards() > 1, remedy="run on a machine with two"),
-    "no GPU": Need(found=lambda: _num_cards() == 0, remedy="run on a machine without one"),
     "compute-sanitizer": _program("compute-sanitizer", remedy="put /usr/local/cuda/bin on the PATH"),
     "x86-64": Need(found=lambda: platform.machine() in {"x86_64", "AMD64"}, remedy="run on such a processor"),
     "peak memory": Need(found=_peak_memory_is_forgotten, remedy="run on Linux with glibc, and its clear_refs"),
