@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 
+from evidence.lab import decisions
 from evidence.lab.campaign import file_stem
+from evidence.lab.decisions import BandwidthSweep, Speedups, Winner
 from evidence.lab.prediction import CampaignResult, LayoutFit
 from simnet.analysis.verdict import PAYS
 from simnet.calibration.comparison import coverage, mean_error, mean_signed_error, worst_error
@@ -17,8 +19,6 @@ from simnet.report.measured_steps import comparison_cells, layout_text
 from simnet.report.page import Page
 from simnet.report.table import Column, Table
 from simnet.report.text import percent
-from simnet.validation import decisions
-from simnet.validation.decisions import BandwidthSweep, Speedups, Winner
 from simnet.validation.training_steps import Setting, TrainedPoint
 
 MBIT = 8 / 1e6

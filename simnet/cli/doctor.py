@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
-from msgspec import Struct
+from msgspec import Struct, field
 
 from simnet.analysis.workers import num_cores
 from simnet.cli import options
@@ -56,21 +56,21 @@ class Finding(Struct, frozen=True):
     Attributes:
         part: what it belongs to.
         name: of the thing.
-        found: its version or what there is of it; "" where it is missing.
+        present: its version or what there is of it; "" where it is missing.
         needed_for: what needs it.
         repair: what to do where it is missing or too old; "" where it is well.
     """
 
     part: str
     name: str
-    found: str
+    present: str = field(name="found")
     needed_for: str
     repair: str = ""
 
 
 @options.command(
     "doctor",
-    help="Say what works on this machine: versions, GPUs, NCCL, permissions for the lab; and what is missing for what, "
+    help="Say what works on this machine: versions, GPUs, NCCL; and what is missing for what, "
     "with the repair. Nothing is changed. Missing extras are no mistake: the exit code is 0.",
     epilog="\b\nExamples:\n  simnet doctor\n  simnet doctor --format json -o about_this_machine.json",
 )
@@ -106,7 +106,7 @@ def _page(findings: list[Finding]) -> Page:
     blocks: list[str | Table] = []
     for part in dict.fromkeys(finding.part for finding in findings):
         rows = [
-            (finding.name, finding.found or MISSING, finding.needed_for, finding.repair)
+            (finding.name, finding.present or MISSING, finding.needed_for, finding.repair)
             for finding in findings
             if finding.part == part
         ]

@@ -303,7 +303,7 @@ def _rates_around(scenario: Scenario) -> list[str]:
     return [rate.text() for rate in sorted({bytes_per_s, *map(Bandwidth.parse, RATES)})]
 
 
-def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult | None = None) -> Section:
+def _speedup_section(points: Sequence[PointResult], label: str, asked: RunResult | None = None) -> Section:
     """Return curves and map of one panel, as far as its axes vary."""
     has_nodes = len({point.num_nodes for point in points}) > 1
     has_rates = len({point.nic_gbit_per_s for point in points}) > 1
@@ -311,8 +311,8 @@ def _speedup_section(points: Sequence[PointResult], label: str, own: RunResult |
     drawn: list[Chart] = []
     if len(set(places)) == len(places):
         roles = titles(points)
-        drawn += [charts.speedups(points, BANDWIDTH, asked=own, roles=roles)] if has_rates else []
-        drawn += [charts.speedups(points, NODES, asked=own, roles=roles)] if has_nodes else []
+        drawn += [charts.speedups(points, BANDWIDTH, asked=asked, roles=roles)] if has_rates else []
+        drawn += [charts.speedups(points, NODES, asked=asked, roles=roles)] if has_nodes else []
         drawn += [charts.heat_map(points, roles=roles)] if has_nodes and has_rates else []
     if not drawn:
         drawn.append(step_charts.breakdown(points, [label_of(point, list(point.set)) for point in points]))

@@ -27,7 +27,7 @@ CODECS = (0.5, 1.0, 2.0, 4.0)
 """Factors on the time of kernels that compress."""
 SYSTEMS = ("BinSGDM", "1-bit Adam", "PowerSGD rank 4", "QSGD 4 bit", "int8 all-reduce", "local SGD 8", "FSDP", "ZeRO-1")
 """Beside the scenario's own strategies and DDP: one of each kind."""
-OWN, TUNED = "{} (as in the scenario)", "tuned DDP, or what fits"
+OF_SCENARIO, TUNED = "{} (as in the scenario)", "tuned DDP, or what fits"
 STEP_DIGITS, RATE_DIGITS = 5, 6
 TITLE_CHARACTERS = 200
 
@@ -84,7 +84,7 @@ def _grid(base: Scenario, source: str, tick: Callable[[int], object]) -> dict[st
     steps[TUNED] = _tuned_parts(alone, nodes, rates, codecs, tick)
     if not any(parts for system in steps.values() for row in system for cell in row for parts in cell):
         raise SimnetError(f"{base.name}: no place of the grid holds together")
-    named = {OWN.format(strategy.title) for strategy in (base.strategy, base.baseline) if strategy is not None}
+    named = {OF_SCENARIO.format(strategy.title) for strategy in (base.strategy, base.baseline) if strategy is not None}
     return {
         "source": source,
         "parts": [{"title": title, "colour": colour} for title, colour in STEP_PARTS.values()],
@@ -126,9 +126,9 @@ def _strategies(base: Scenario) -> dict[str, AnyStrategy]:
         "DDP": DenseAllReduce(algorithm="auto"),
         "DDP bf16": DenseAllReduce(algorithm="auto", wire_dtype="bf16"),
     }
-    offered: dict[str, AnyStrategy] = {OWN.format(base.strategy.title): base.strategy}
+    offered: dict[str, AnyStrategy] = {OF_SCENARIO.format(base.strategy.title): base.strategy}
     if base.baseline is not None:
-        offered.setdefault(OWN.format(base.baseline.title), base.baseline)
+        offered.setdefault(OF_SCENARIO.format(base.baseline.title), base.baseline)
     return offered | {title: shipped[title] for title in (*SYSTEMS, "DDP", "DDP bf16")}
 
 

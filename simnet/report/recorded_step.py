@@ -87,12 +87,12 @@ def communication_text(step: StepFile) -> list[str]:
 def _rows(layout: RecordedLayout) -> Iterator[Row]:
     waited, exposed = _waits(layout)
     for number, stream in enumerate(layout.streams):
-        alike: dict[tuple[str, int | None], dict[Place, RecordedOperation]] = defaultdict(dict)
+        by_kind: dict[tuple[str, int | None], dict[Place, RecordedOperation]] = defaultdict(dict)
         for position, operation in enumerate(stream.operations):
             is_compute = operation.kind == "compute"
             kind = (str(operation.part), None) if is_compute else (operation.kind, operation.group)
-            alike[kind][number, position] = operation
-        for (kind_text, group), places in alike.items():
+            by_kind[kind][number, position] = operation
+        for (kind_text, group), places in by_kind.items():
             operations = places.values()
             row: Row = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind_text}
             row |= {"group": None if group is None else _group_name(layout, group), "number": len(operations)}

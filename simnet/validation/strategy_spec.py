@@ -77,15 +77,19 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """Name in tables: "binsgdm flat, overlap", "qsgd bits=4"."""
-        given = self.options
+        options = self.options
         if self.system != BINSGDM:
-            return " ".join(filter(None, [self.system, given.text()]))
+            return " ".join(filter(None, [self.system, options.text()]))
         words = [
-            str(given["topology"]),
-            *([str(given["intra_node_dtype"])] if self.is_hierarchical and given["intra_node_dtype"] != "fp32" else []),
-            *(["average gradients"] if given["average"] == "gradients" else []),
-            *(["shaped"] if given["rounding"] == "shaped" else []),
-            *(["overlap"] if given["overlap"] else []),
+            str(options["topology"]),
+            *(
+                [str(options["intra_node_dtype"])]
+                if self.is_hierarchical and options["intra_node_dtype"] != "fp32"
+                else []
+            ),
+            *(["average gradients"] if options["average"] == "gradients" else []),
+            *(["shaped"] if options["rounding"] == "shaped" else []),
+            *(["overlap"] if options["overlap"] else []),
         ]
         return f"{BINSGDM} {', '.join(words)}"
 
@@ -96,18 +100,18 @@ class StrategySpec(Struct, frozen=True, kw_only=True):
             bucket_cap: bucket size of DDP; 1-bit Adam has no buckets.
             is_ring: whether an all-reduce of any size is a ring, as in gloo.
         """
-        given: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
+        options: dict[str, object] = {key: None if value == NONE else value for key, value in self.options.items()}
         if self.system == BINSGDM:
-            given |= {"finite_check": "ring"} if is_ring else {}
+            options |= {"finite_check": "ring"} if is_ring else {}
             # Labels hold every option; the simulator refuses those without an effect.
-            given |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
+            options |= {} if self.is_hierarchical else {"intra_node_dtype": None, "average": "updates"}
         where = f"training with {self.label}: unknown to the simulator"
         try:
             kind = STRATEGIES.find(self.system)
         except SimnetError as error:
             raise SimnetError(f"{where}: {error}") from error
-        found = schema.build(kind, given, where)
-        return found if self.system == ONE_BIT_ADAM else replace(found, bucket_cap=bucket_cap)
+        strategy = schema.build(kind, options, where)
+        return strategy if self.system == ONE_BIT_ADAM else replace(strategy, bucket_cap=bucket_cap)
 
 
 _BINSGDM_WORDS: dict[tuple[str, object], str] = {
@@ -115,7 +119,7 @@ _BINSGDM_WORDS: dict[tuple[str, object], str] = {
     ("intra_node_dtype", "bf16"): "bf16",
     ("intra_node_dtype", "one_bit"): "one_bit",
     ("average", "gradients"): "gradients",
-    **{("rounding", one): one for one in ROUNDINGS if one != DEFAULT_ROUNDING},
+    **{("rounding", rounding): rounding for rounding in ROUNDINGS if rounding != DEFAULT_ROUNDING},
     ("overlap", True): "overlap",
 }
 

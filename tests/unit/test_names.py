@@ -2,6 +2,7 @@
 
 import ast
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -49,6 +50,10 @@ FORMER_NAMES = {
     "unseen": "held_out",
     "Written": "Ledger",
 }
+# Words that say nothing of what a variable holds, alone or as a part of a name.
+SAYS_NOTHING = {"one", "found", "given", "own", "mine", "meet", "hangs_on", "told_by"}
+PARTS_THAT_SAY_NOTHING = {"circles", "found", "given", "hangs", "mine", "told"}
+OF_TORCH = {"found_inf", "found_inf_per_device"}
 FORMER_MODULES = {"grid", "quiet", "said", "told", "unseen", "words"}
 
 
@@ -122,6 +127,27 @@ def test_a_simulated_and_a_real_system_of_one_name_are_defined_once_in_each_pack
 
 def test_no_module_has_a_former_name() -> None:
     assert [path for path in sources() if path.stem in FORMER_MODULES] == []
+
+
+def bound_names(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield every name that a file gives to something, variables among them, with its line."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+
+
+def test_every_name_says_what_it_holds() -> None:
+    empty = [
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in sources()
+        for line, name in bound_names(path)
+        if (bare := name.strip("_").lower()) in SAYS_NOTHING
+        or (not PARTS_THAT_SAY_NOTHING.isdisjoint(bare.split("_")) and bare not in OF_TORCH)
+    ]
+    assert empty == []
 
 
 def test_no_former_name_is_defined_again() -> None:

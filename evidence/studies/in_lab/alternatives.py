@@ -7,6 +7,7 @@ all-reduce sends, and sharded messages that block, since on a CPU nothing runs a
 from collections import Counter
 from pathlib import Path
 
+from evidence.lab import decisions
 from evidence.studies.in_lab import campaign as engine
 from evidence.studies.in_lab import recordings
 from evidence.studies.in_lab.campaign import Row
@@ -27,7 +28,6 @@ from simnet.engine import intervals
 from simnet.engine.scenario import Scenario
 from simnet.report.table import Table
 from simnet.strategies.base import strategy_from_text
-from simnet.validation import decisions
 from simnet.workload.workload import Gradient, Workload
 
 FEATURES, CLASSES = 64, 10

@@ -14,6 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 import evidence
+from evidence.lab import decisions
 from evidence.studies.in_lab import campaign as engine
 from evidence.studies.in_lab.campaign import FREE, LabPoint, Row, mbit, read, signed
 from evidence.studies.page import FIGURES, SIMULATOR, paragraph
@@ -31,7 +32,6 @@ from simnet.report.figure import PAGE_IN
 from simnet.report.table import Table
 from simnet.report.text import percent
 from simnet.strategies.base import strategy_from_text
-from simnet.validation import decisions
 from simnet.validation.training_steps import median_interval
 from simnet.workload.workload import Gradient, Workload
 

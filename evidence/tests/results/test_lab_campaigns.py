@@ -8,15 +8,14 @@ import pytest
 
 from evidence import CAMPAIGNS, RESULTS, ROOT
 from evidence.lab import campaign as campaigns
+from evidence.lab import decisions, prediction
 from evidence.lab import page as campaign_page
-from evidence.lab import prediction
 from evidence.lab.prediction import CampaignResult
 from evidence.studies import model_error as study
 from simnet.calibration.comparison import mean_error, worst_error
 from simnet.cluster.hardware import Calibration
 from simnet.engine import intervals
 from simnet.report.text import percent
-from simnet.validation import decisions
 
 EVIDENCE = ROOT / "docs" / "evidence"
 PAGE = (EVIDENCE / "simulator.md").read_text(encoding="utf-8")

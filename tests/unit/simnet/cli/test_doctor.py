@@ -73,8 +73,8 @@ def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -
     needs("torch")
     versions = {"cuda": "13.0", "nccl": "2.28.3", "triton": ""}
     monkeypatch.setattr(doctor, "_probed", lambda: {"versions": versions, "cards": [CARD], "error": ""})
-    assert found("GPU").found == "H100, compute capability 9.0, 79.0 GB of 80.0 GB free"
-    assert found("NCCL").found == "2.28.3"
+    assert found("GPU").present == "H100, compute capability 9.0, 79.0 GB of 80.0 GB free"
+    assert found("NCCL").present == "2.28.3"
     assert found("Triton").repair == "pip install triton"
 
 
@@ -82,7 +82,7 @@ def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -
 def test_torch_is_really_asked() -> None:
     needs("torch")
     (gpus,) = [one for one in doctor.findings() if one.part == "GPU"][:1]
-    assert gpus.found or gpus.repair == "torch sees no GPU on this machine"
+    assert gpus.present or gpus.repair == "torch sees no GPU on this machine"
 
 
 @pytest.mark.usefixtures("real_probe")
