@@ -23,7 +23,6 @@ FACES = {
     },
     "simnet.cluster": {"FAULTS", "Fault"},
     "simnet.collectives": {"Algorithm", "Schedule"},
-    "evidence.lab": {"Bandwidth", "Lab", "LabSpec"},
     "binsgdm": {
         "PAPER", "SYSTEMS", "BinSGDM", "BinsgdmError", "DiLoCo", "LocalSGD", "OneBitAdam", "attach", "attach_fsdp",
         "attach_one_bit_adam", "check_replicas", "compress_gradients", "compress_replicas", "detach", "record",

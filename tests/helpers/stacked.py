@@ -53,8 +53,8 @@ def rank_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     # Attention falls back to one rank after the other and warns; the form that would not is slower.
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="There is a performance drop")
-        found = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, targets)
-    return torch.cat([found[name].flatten(1) for name in parameters], dim=1)
+        gradients = vmap(grad(loss_of), in_dims=(None, 0, 0))(parameters, inputs, targets)
+    return torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
 
 
 class LockStep:
@@ -76,7 +76,7 @@ class LockStep:
     def step(self, gradients: Tensor) -> None:
         """Let every rank step with its own gradients (R, N)."""
         for copies, values in zip(self.copies, gradients, strict=True):
-            for parameter, piece in zip(copies, values.split([one.numel() for one in copies]), strict=True):
+            for parameter, piece in zip(copies, values.split([tensor.numel() for tensor in copies]), strict=True):
                 parameter.grad = piece.view_as(parameter)
         run_in_lockstep([optimizer.step_protocol() for optimizer in self.optimizers], self._ranks_per_node)
         for parameter, of_rank_0 in zip(self._parameters, self.copies[0], strict=True):
@@ -150,7 +150,7 @@ def systems_of(name: str, options: dict[str, Any], num_ranks: int, ranks_per_nod
     groups: list[list[Any]] = [systems]
     if isinstance(systems[0], Hierarchical):
         # Between nodes, the ranks with the same local rank are a group of their own.
-        between = [one.between for one in systems]
+        between = [system.between for system in systems]
         groups = [between[local::ranks_per_node] for local in range(ranks_per_node)]
     for group in groups:
         if isinstance(group[0], CompressorAverager):
@@ -222,16 +222,16 @@ class Workers:
     ) -> None:
         self._inner_steps, self._step = inner_steps, 0
         self._models = [first, *(copy.deepcopy(first) for _ in range(num_workers - 1))]
-        self._parameters = [list(one.parameters()) for one in self._models]
-        self._inner = [torch.optim.AdamW(one, weight_decay=0.0) for one in self._parameters]
+        self._parameters = [list(model.parameters()) for model in self._models]
+        self._inner = [torch.optim.AdamW(parameters, weight_decay=0.0) for parameters in self._parameters]
         self.param_groups = [group for optimizer in self._inner for group in optimizer.param_groups]
         self._outer: list[OuterSteps] = []
         if outer is not None:
             searched = {name: value for name, value in trial.items() if name.startswith("outer_")}
             settings = OuterSettings(inner_steps=inner_steps, seed=seed, **{**searched, **outer})
             self._outer = [
-                OuterSteps(one, settings, Member(rank=rank, world_size=num_workers))
-                for rank, one in enumerate(self._parameters)
+                OuterSteps(of_worker, settings, Member(rank=rank, world_size=num_workers))
+                for rank, of_worker in enumerate(self._parameters)
             ]
 
     def step(self, inputs: Tensor, targets: Tensor) -> None:
@@ -242,9 +242,9 @@ class Workers:
             loss(model(inputs[rank]), targets[rank]).backward()
         if self._inner_steps == 1:
             for alike in zip(*self._parameters, strict=True):
-                mean = torch.stack([one.grad for one in alike if one.grad is not None]).mean(0)
-                for one in alike:
-                    one.grad = mean
+                mean = torch.stack([parameter.grad for parameter in alike if parameter.grad is not None]).mean(0)
+                for parameter in alike:
+                    parameter.grad = mean
         for optimizer in self._inner:
             optimizer.step()
         if self._inner_steps > 1 and self._step % self._inner_steps == 0:
@@ -253,8 +253,8 @@ class Workers:
     @torch.no_grad()
     def _exchange(self) -> None:
         if not self._outer:
-            run_in_lockstep([averaged(one, "fp32", len(self._models)) for one in self._parameters], 1)
+            run_in_lockstep([averaged(parameters, "fp32", len(self._models)) for parameters in self._parameters], 1)
             return
-        pairs = [(one, one.fragments[0]) for one in self._outer]
-        means = run_in_lockstep([one.mean(part, part.pseudo_gradient(), self._step) for one, part in pairs], 1)
-        run_in_lockstep([one.finish(part, mean) for (one, part), mean in zip(pairs, means, strict=True)], 1)
+        pairs = [(outer, outer.fragments[0]) for outer in self._outer]
+        means = run_in_lockstep([outer.mean(part, part.pseudo_gradient(), self._step) for outer, part in pairs], 1)
+        run_in_lockstep([outer.finish(part, mean) for (outer, part), mean in zip(pairs, means, strict=True)], 1)
