@@ -149,7 +149,7 @@ def parse(text: str, name: str) -> list[NcclLog]:
 
 
 @dataclass(kw_only=True)
-class _Run:
+class _LoggedRun:
     """What the lines of one run say.
 
     Attributes:
@@ -267,15 +267,15 @@ class _Run:
         )
 
 
-def _runs(lines: Sequence[str]) -> Iterator[_Run]:
+def _runs(lines: Sequence[str]) -> Iterator[_LoggedRun]:
     """Yield the runs; what stands between the rows of one and the head of the next may name the next one's program."""
-    run = _Run()
+    run = _LoggedRun()
     between: list[str] = []
     for number, line in enumerate(lines, start=1):
         # A head comes in several lines, of which only the first after rows begins another run.
         if run.rows and (_HEAD.search(line) or _RANK.search(line)):
             yield run
-            run, between = _Run(programs=between), []
+            run, between = _LoggedRun(programs=between), []
         run.add(number, line)
         if program := _STARTING.search(line) or ("concluded" not in line and _PROGRAM.search(line)):
             (between if run.rows else run.programs).append(program[1])
@@ -424,7 +424,9 @@ def of_json(data: Any, name: str) -> list[NcclLog]:
     whole = build(_NcclJson, data, name)
     devices = whole.config.devices
     programs = [program[1] for program in map(_PROGRAM.search, whole.args[:1]) if program]
-    run = _Run(programs=programs + [result.experiment_name for result in whole.results[:1] if result.experiment_name])
+    run = _LoggedRun(
+        programs=programs + [result.experiment_name for result in whole.results[:1] if result.experiment_name]
+    )
     for device in devices:
         run.add_rank(device.rank, (device.hostname, str(device.pid), device.device_info), str(device.group))
     # Without MPI the file names the first device alone.
