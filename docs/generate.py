@@ -26,9 +26,9 @@ from docs.regions import filled
 from simnet import strategies
 from simnet.analysis import convergence
 from simnet.calibration import measurement_file, series_labels
-from simnet.cli import terminal
+from simnet.cli import output
 from simnet.cli.main import FORMER, GROUPS, cli
-from simnet.cluster import gpu_models, hardware, kernel_times, network_costs
+from simnet.cluster import hardware, kernel_times, network_costs
 from simnet.cluster.faults import node_failure, windows
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
@@ -233,7 +233,7 @@ def gpu_rows() -> str:
     """Return the shipped GPUs as a table of text."""
     formats = get_args(Precision)
     rows = [("name", *formats, "bandwidth", "memory")]
-    for gpu in (gpu_models.find(name) for name in files.names("gpus")):
+    for gpu in (hardware.find_gpu(name) for name in files.names("gpus")):
         peaks = (f"{gpu.peak_flops[name] / 1e12:,.5g}" if name in gpu.peak_flops else "-" for name in formats)
         rows.append((gpu.name, *peaks, f"{gpu.memory_bytes_per_s / 1e9:,.5g}", f"{gpu.memory_bytes / 1e9:g}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -284,7 +284,7 @@ def rendered(name: str) -> str:
         "flops_per_byte": f"{step_file.FLOPS_PER_BYTE:g}",
         "depth": parsing.MAX_DEPTH,
         "quantity_length": units.MAX_TEXT,
-        "line_length": terminal.LINE,
+        "line_length": output.LINE,
     }
     return templates.page(f"reference/{name}", facts)
 

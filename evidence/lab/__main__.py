@@ -7,7 +7,7 @@ import click
 
 from simnet.cli import options
 from simnet.cli.main import INTERRUPTED, ReportingGroup, main
-from simnet.cli.terminal import say, tell
+from simnet.cli.output import say, tell
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Quantity
 from simnet.report.progress_bar import watched

@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from evidence.studies import page
-from simnet.cluster import gpu_models
+from simnet.cluster import hardware
 from simnet.core.bounded_types import Precision
 from simnet.core.files import data_path, read_text, write_file
 from simnet.report.table import Table
@@ -69,7 +69,7 @@ class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def model_utilization(self) -> float:
         """MFU: FLOPs of forward and backward, each run once, over the peak."""
-        peak = gpu_models.find(self.gpu).peak_in(self.precision)
+        peak = hardware.find_gpu(self.gpu).peak_in(self.precision)
         return (self.forward_flops + self.backward_flops) * self.samples_per_s / peak
 
     @property
@@ -79,7 +79,7 @@ class PublishedTraining(msgspec.Struct, frozen=True, kw_only=True):
         return roofline.ideal_s(
             self.forward_flops * forwards + self.backward_flops,
             self.forward_bytes * forwards + self.backward_bytes,
-            gpu_models.find(self.gpu),
+            hardware.find_gpu(self.gpu),
             self.precision,
         )
 

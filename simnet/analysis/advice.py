@@ -10,7 +10,7 @@ from simnet.analysis.crossing import Range
 from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import TIE, Contender, first_of_ties, flat_name
 from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
-from simnet.cluster import gpu_models
+from simnet.cluster import hardware
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import BatchSettings, Scenario
 from simnet.strategies import AnyStrategy, choices
@@ -195,7 +195,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 
         Source: Chowdhery et al., PaLM, JMLR 2023, appendix B: model FLOPs utilization.
         """
-        work, gpu = self.scenario.workload.work, gpu_models.known(self.scenario.cluster.gpu)
+        work, gpu = self.scenario.workload.work, hardware.known_gpu(self.scenario.cluster.gpu)
         if work is None or gpu is None or work.precision not in gpu.peak_flops:
             return None
         flops = (work.forward_flops + work.backward_flops) * self.samples_per_s(row)

@@ -32,11 +32,10 @@ from simnet.analysis.workers import run_where_it_pays
 from simnet.core.errors import SimnetError
 from simnet.engine import intervals, memory_fit
 from simnet.engine.axes import Override
-from simnet.engine.prepared_scenario import is_folded
+from simnet.engine.prepared_scenario import StepLanes, StepTimer, is_folded
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import BatchSettings, Experiment, Scenario, settings_of, to_dict, with_settings
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import AnyStrategy
 from simnet.strategies.calls import NO_CALL, effort, takes_clipping
 

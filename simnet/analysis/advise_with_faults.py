@@ -10,10 +10,9 @@ from simnet.analysis.tune import PLAIN
 from simnet.analysis.verdict import PAYS, Speedup
 from simnet.analysis.whatif import free_communication
 from simnet.analysis.workers import run_where_it_pays
-from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario, StageTimes
 from simnet.engine.scenario import Scenario, with_settings
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StageTimes
 
 DENSE_FORMS = 4
 """Forms of DDP beside which systems are ranked: in two precisions, plain, and without communication."""

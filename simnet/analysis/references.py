@@ -19,10 +19,10 @@ from simnet.cluster.hardware import Link
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.memory_fit import fits_uncut, memory_of, that_fit
+from simnet.engine.prepared_scenario import StepLanes, StepTimer, first_of_least
 from simnet.engine.result import References, RunResult
 from simnet.engine.scenario import BatchSettings, RunSettings, Scenario, settings_of, with_settings
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy, RecordedStep, choices
 from simnet.workload.gpu_memory import GpuMemory
 

@@ -15,8 +15,8 @@ from simnet.analysis.whatif import at_bandwidth, coverage, slow_kernels
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.memory_fit import fitting
+from simnet.engine.prepared_scenario import StageTimes, StepLanes, StepTimer, first_of_least
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import StageTimes, StepLanes, StepTimer, first_of_least
 from simnet.strategies import AnyStrategy
 
 # Tried with the cluster's own bandwidth: the rates at which NICs are sold.

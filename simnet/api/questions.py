@@ -382,14 +382,14 @@ def fits(scenario: Asked, strategy: Strategy | str) -> bool | None:
         >>> simnet.fits("what_to_use", "ddp:wire_dtype=bf16"), simnet.fits(large, "ddp")
         (True, False)
     """
-    from simnet.cluster import gpu_models
+    from simnet.cluster import hardware
     from simnet.engine.memory_fit import memory_of
     from simnet.strategies.base import strategy_from_text
 
     resolved = experiment_of(scenario, None, None, needs_strategy=False).at({})
     named = strategy_from_text(strategy, "strategy") if isinstance(strategy, str) else strategy
     try:
-        gpu_models.find(resolved.cluster.gpu)
+        hardware.find_gpu(resolved.cluster.gpu)
     except SimnetError as error:
         raise SimnetError(f"cluster.gpu: {error} Its memory is not known; see simnet show gpus") from error
     memory = memory_of(resolved, named)

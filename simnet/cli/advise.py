@@ -9,9 +9,8 @@ from simnet.analysis.tune import with_any_strategy
 from simnet.api import questions
 from simnet.api.answers import AdviceAnswer
 from simnet.cli import options
-from simnet.cli.output import check_figure, check_file, emit, tell_of_axes
-from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import tell
+from simnet.cli.options import add_draws, read_settings
+from simnet.cli.output import check_figure, check_file, emit, tell, tell_of_axes
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario, load_experiment
 

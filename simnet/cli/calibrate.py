@@ -7,8 +7,7 @@ import click
 
 from simnet.api import measurements
 from simnet.cli import options
-from simnet.cli.output import check_files, check_format, count_as_read, emit
-from simnet.cli.terminal import say, tell
+from simnet.cli.output import check_files, check_format, count_as_read, emit, say, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:

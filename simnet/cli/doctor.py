@@ -16,8 +16,7 @@ from msgspec import Struct, field
 
 from simnet.analysis.workers import num_cores
 from simnet.cli import options
-from simnet.cli.output import check_file, emit
-from simnet.cli.terminal import say
+from simnet.cli.output import check_file, emit, say
 from simnet.core import version
 from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json

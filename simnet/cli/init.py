@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from simnet.cli import completing, options
-from simnet.cli.output import check_file, emit
-from simnet.cli.terminal import tell
+from simnet.cli import options
+from simnet.cli.output import check_file, emit, tell
 from simnet.cluster.hardware import full_gpu_name
 from simnet.core import files, templates
 from simnet.core.errors import SimnetError
@@ -47,7 +46,7 @@ RDMA_BYTES_PER_S = 200e9 / 8
 @click.option("--gpus", type=click.IntRange(1, 1024), help="GPUs of a node.  [default: 8]")
 @click.option(
     "--gpu",
-    shell_complete=completing.names_of("gpus"),
+    shell_complete=options.complete_names("gpus"),
     help="Name of the GPU (simnet show gpus).  [default: A100-80GB]",
 )
 @click.option("--nic", help="Bandwidth of a NIC.  [default: 25 Gbit/s]")
@@ -58,19 +57,19 @@ RDMA_BYTES_PER_S = 200e9 / 8
 @options.rare("--inside", help="Bandwidth of a GPU inside its node, one direction.  [default: by the GPU]")
 @click.option(
     "--workload",
-    shell_complete=completing.names_of("workloads"),
+    shell_complete=options.complete_names("workloads"),
     help="A shipped model (simnet show workloads) or a file.  [default: bert_base]",
 )
 @click.option("--batch", type=click.IntRange(1, 10**6), help="Samples of a GPU in a micro-batch.  [default: 32]")
 @options.rare("--accumulation", type=click.IntRange(1, 10**4), help="Micro-batches of a step.  [default: 1]")
 @click.option(
     "--strategy",
-    shell_complete=completing.names_of("strategies"),
+    shell_complete=options.complete_names("strategies"),
     help="What is asked about (simnet show strategies).  [default: what simnet advise would use]",
 )
 @options.rare(
     "--calibration",
-    shell_complete=completing.names_of("calibrations"),
+    shell_complete=options.complete_names("calibrations"),
     help="What the hardware takes (simnet show calibrations).  [default: by the GPU and the network]",
 )
 @click.option("-y", "--yes", is_flag=True, help="Ask nothing: take the default of what no option says.")
@@ -182,12 +181,12 @@ def _template_values(answers: dict[str, Any], file: Path) -> dict[str, object]:
 
 def _precision(answers: dict[str, Any], folder: Path) -> str:
     """Return a number format in which the model was timed on the GPU, or that the GPU and its work have; "" if none."""
-    from simnet.cluster import gpu_models
+    from simnet.cluster import hardware
 
     part: Any = files.read("workloads", answers["workload"], folder)
     timed = [row.get("precision") for row in part.get("compute", []) if row.get("gpu") == answers["gpu"]]
     work = part.get("work", {}).get("precision")
-    peaks = gpu_models.find(answers["gpu"]).peak_flops
+    peaks = hardware.find_gpu(answers["gpu"]).peak_flops
     known = [*timed, *([work] if work in peaks else []), *(form for form in ("bf16", "fp16", "fp32") if form in peaks)]
     return str(known[0]) if known and ("compute" in part or "work" in part) else ""
 

@@ -9,7 +9,7 @@ from typing import IO, Any
 import click
 
 from simnet.cli import options
-from simnet.cli.terminal import refuse, say, silence, tell
+from simnet.cli.output import refuse, say, silence, tell
 from simnet.core import files
 from simnet.core.errors import SimnetError, did_you_mean
 

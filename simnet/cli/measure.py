@@ -8,8 +8,7 @@ import click
 
 from simnet.cli import options
 from simnet.cli.binsgdm_commands import adopted
-from simnet.cli.output import check_writable
-from simnet.cli.terminal import say, tell
+from simnet.cli.output import check_writable, say, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:

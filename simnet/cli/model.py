@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from simnet.cli import options
-from simnet.cli.output import check_file
-from simnet.cli.terminal import tell
+from simnet.cli.output import check_file, tell
 from simnet.core.errors import SimnetError
 
 LEFT_OUT = ("source", "output", "force", "timed")

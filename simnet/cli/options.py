@@ -1,21 +1,102 @@
-"""The options that several commands share, and the help page on which they stand apart from a command's own."""
+"""The options that several commands share: their help page, what a shell completes, and how their texts are read."""
 
 import importlib
 import inspect
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from msgspec import Meta
 
-from simnet.cli import completing
-from simnet.cli.terminal import say
+from simnet.cli.output import say
+from simnet.core import files
 from simnet.core.arguments import Files, Names
+from simnet.core.errors import SimnetError, shown
+from simnet.core.files import MAX_TOML_BYTES, label, read_text
+from simnet.core.parsing import LONG_NUMBER, check_plain, csv_rows
+from simnet.engine.axes import PointList, point_list
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+    from msgspec import Struct
+    from msgspec.inspect import Type
+
+
+Completed = Callable[[click.Context, click.Parameter, str], "list[CompletionItem]"]
+KINDS, STRATEGIES = "kinds", "strategies"
+"""What is completed beside names of shipped files."""
+DEEPEST = 4
+LABELS = {"name", "title", "source", "kind", "question", "measured_on", "fitted_to"}
+"""Keys that change no result."""
+
+
+def complete_names(*kinds: str) -> Completed:
+    """Return what completes the names of shipped parts, and paths of files.
+
+    Args:
+        kinds: of parts, as in `simnet show`.
+    """
+
+    def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        known = dict.fromkeys(name for kind in kinds for name in _names(kind))
+        # The shell lists files itself; it is told first, for bash then forgets what it was told before.
+        return [CompletionItem(typed, type="file"), *_items(known, typed)]
+
+    return complete
+
+
+def complete_keys(_ctx: click.Context, _param: click.Parameter, typed: str) -> "list[CompletionItem]":
+    """Complete the key of a scenario; its value is the user's."""
+    from simnet.engine.scenario import Scenario
+
+    return _items((key for key in dict.fromkeys(_keys(Scenario)) if key.rpartition(".")[2] not in LABELS), typed)
+
+
+def _items(known: Any, typed: str) -> "list[CompletionItem]":
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in known if name.startswith(typed)]
+
+
+def _names(kind: str) -> Iterator[str]:
+    if kind == STRATEGIES:
+        from simnet.core.registry import tag_of
+        from simnet.strategies import STRATEGIES as KNOWN
+
+        yield from map(tag_of, KNOWN)
+    elif kind == KINDS:
+        yield from (*files.KINDS, STRATEGIES)
+    else:
+        yield from files.names(kind)
+
+
+def _keys(struct: "type[Struct]") -> Iterator[str]:
+    from simnet.core import schema
+
+    yield from _inner(schema.type_of(struct), "", DEEPEST)
+
+
+def _inner(info: "Type", above: str, depth: int) -> Iterator[str]:
+    """Yield the dotted keys of the leaves of a struct, or of what a union has of structs."""
+    from msgspec import inspect as types
+
+    if isinstance(info, types.UnionType):
+        for member in info.types:
+            yield from _inner(member, above, depth)
+    elif isinstance(info, types.StructType) and depth:
+        for field in info.fields:
+            key = f"{above}{field.encode_name}"
+            inside = list(_inner(field.type, f"{key}.", depth - 1))
+            yield from inside or [key]
+
 
 COMMON = {"settings", "draws", "form", "output", "jobs", "plot", "style", "version"}
 """Parameters that mean the same in all commands, and stand in a block of their own."""
@@ -158,13 +239,13 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any] | click.Command)
 INPUT_PATH = click.Path(path_type=Path)
 OUTPUT_PATH = _Output(path_type=Path)
 
-SCENARIO = click.argument("scenario", shell_complete=completing.names_of("experiments"))
+SCENARIO = click.argument("scenario", shell_complete=complete_names("experiments"))
 SET = click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    shell_complete=completing.keys,
+    shell_complete=complete_keys,
     help="Replace a value, such as cluster.num_nodes=16; repeatable.",
 )
 OUTPUT = click.option("-o", "--output", type=OUTPUT_PATH, help="Write to this file instead of the terminal.")
@@ -271,3 +352,100 @@ def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
 def asked(function: Callable[..., Result]) -> Callable[..., Result]:
     """Return a public function as commands call it: click has read its arguments, and messages name options."""
     return getattr(function, "__wrapped__", function)  # what `checked` wraps
+
+
+# A quoted text, a bracketed list or table (nested once), or any other character but a comma.
+_PIECE = re.compile(r"""(?:"[^"]*"|'[^']*'|\[(?:[^][]|\[[^][]*\])*\]|\{(?:[^{}]|\{[^{}]*\})*\}|[^,])+""")
+
+
+def read_settings(texts: Iterable[str]) -> dict[str, object]:
+    """Read "KEY=VALUE" texts, each with one value."""
+    return {key: read_value(value) for key, value in _split(texts).items()}
+
+
+def read_axes(texts: Iterable[str]) -> tuple[dict[str, object], dict[str, tuple[object, ...]]]:
+    """Read "KEY=V1,V2,..." texts: those with one value as settings, those with several as axes."""
+    values = {key: read_values(text) for key, text in _split(texts).items()}
+    settings = {key: several[0] for key, several in values.items() if len(several) == 1}
+    return settings, {key: several for key, several in values.items() if len(several) > 1}
+
+
+def read_points(texts: Sequence[str]) -> PointList:
+    """Read the "KEY=V,KEY=V,..." texts of at least one --point."""
+    points = []
+    for text in texts:
+        pieces = [piece.strip() for piece in _PIECE.findall(text)]
+        points.append({key: read_value(value) for key, value in _split(pieces, "--point").items()})
+    where = [f"--point {shown(text)}" for text in texts]
+    return point_list(points, where, "--point", Path())
+
+
+def read_points_file(path: Path) -> PointList:
+    """Read a CSV file of points: dotted keys in the head, a point in each line."""
+    where = label(path)
+    rows = csv_rows(read_text(path, MAX_TOML_BYTES))
+    keys = next(rows, (1, []))[1]
+    for key in keys:
+        if not all(key.split(".")):
+            raise SimnetError(f"{where}: {shown(key)}: is no key; write keys in the head, such as cluster.num_nodes")
+        if keys.count(key) > 1:
+            raise SimnetError(f"{where}: {shown(key)}: two columns; drop one")
+    points, places = [], []
+    for number, cells in rows:
+        places.append(f"{where}:{number}")
+        if len(cells) != len(keys) or not all(cells):
+            values = len(list(filter(None, cells)))
+            raise SimnetError(f"{places[-1]}: {values} values: the head has {len(keys)} keys; give a value for each")
+        points.append({key: read_value(cell) for key, cell in zip(keys, cells, strict=True)})
+    if not points:
+        raise SimnetError(f"{where}: no points: write keys in the head, and a line of values for each point")
+    return point_list(points, places, where, path.parent)
+
+
+def add_draws(settings: dict[str, object], draws: int | None) -> None:
+    """Add the value of `--draws` to the settings of `--set`."""
+    if draws is None:
+        return
+    if "run.draws" in settings:
+        raise SimnetError("--draws: has no effect with run.draws; drop one of the two")
+    settings["run.draws"] = draws
+
+
+def read_value(text: str) -> object:
+    """Read one value: TOML if it is a TOML number, boolean, text, list or table, else text.
+
+    Example:
+        >>> read_value("16"), read_value("10 Gbit/s"), read_value("[1, 2]")
+        (16, '10 Gbit/s', [1, 2])
+    """
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    except ValueError as error:  # a number that Python does not read: more than 4,300 digits
+        raise SimnetError(f"{shown(text)}: {LONG_NUMBER}") from error
+    check_plain(table, shown(text))
+    value = table["value"]
+    return value if len(table) == 1 and isinstance(value, bool | int | float | str | list | dict) else text
+
+
+def read_values(text: str) -> tuple[object, ...]:
+    """Read values between commas; a comma inside quotes or brackets does not separate.
+
+    Example:
+        >>> read_values("10 Gbit/s,25 Gbit/s"), read_values("[1,2],[3]")
+        (('10 Gbit/s', '25 Gbit/s'), ([1, 2], [3]))
+    """
+    return tuple(read_value(piece.strip()) for piece in _PIECE.findall(text))
+
+
+def _split(texts: Iterable[str], option: str = "--set") -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not all(key.split(".")) or not value:
+            raise SimnetError(f"{option}: {shown(text)}: write KEY=VALUE, such as cluster.num_nodes=16")
+        if key in pairs:
+            raise SimnetError(f"{option}: {shown(text)}: {shown(key)} set twice; drop one")
+        pairs[key] = value
+    return pairs

@@ -7,8 +7,7 @@ import click
 
 from simnet.cli import options
 from simnet.cli.binsgdm_commands import adopted
-from simnet.cli.output import check_file, check_writable
-from simnet.cli.terminal import tell
+from simnet.cli.output import check_file, check_writable, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:

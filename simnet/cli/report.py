@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from simnet.cli import completing, options
-from simnet.cli.output import check_file, emit
-from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import say, tell
+from simnet.cli import options
+from simnet.cli.options import add_draws, read_settings
+from simnet.cli.output import check_file, emit, say, tell
 from simnet.core.errors import SimnetError
 from simnet.report.progress_bar import progress
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     "  simnet sweep speedup -o out/speedup && simnet report out/speedup -o speedup.html\n"
     "  simnet report mine.toml --measured training.json -o report.html",
 )
-@click.argument("source", metavar="RESULTS|SCENARIO", shell_complete=completing.names_of("experiments"))
+@click.argument("source", metavar="RESULTS|SCENARIO", shell_complete=options.complete_names("experiments"))
 @options.SET
 @options.DRAWS
 @click.option(
@@ -202,7 +201,7 @@ def plot(  # noqa: PLR0913, PLR0917 - one argument an option
     "Every place is simulated beforehand, so the page needs no network and no server.",
     epilog="\b\nExample:\n  simnet report bert_base_10gbit --static page.html",
 )
-@click.argument("scenario", default="bert_base_10gbit", shell_complete=completing.names_of("experiments"))
+@click.argument("scenario", default="bert_base_10gbit", shell_complete=options.complete_names("experiments"))
 @options.SET
 @click.option("--static", "output", required=True, type=options.OUTPUT_PATH, help="Write the page to this file.")
 def explore(scenario: str, settings: tuple[str, ...], output: Path) -> None:

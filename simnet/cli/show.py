@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from simnet.cli import completing, options
+from simnet.cli import options
 from simnet.cli.main import Failure
-from simnet.cli.terminal import say
+from simnet.cli.output import say
 from simnet.cluster.hardware import Calibration
 from simnet.core import files
 from simnet.core.errors import SimnetError, did_you_mean
@@ -17,7 +17,7 @@ from simnet.engine.scenario import PART_TYPES, check_part, load_experiment
 from simnet.strategies import step_file
 from simnet.strategies.base import check_calibration
 
-LISTED = (*files.KINDS, completing.STRATEGIES)
+LISTED = (*files.KINDS, options.STRATEGIES)
 
 
 @options.command(
@@ -29,7 +29,7 @@ LISTED = (*files.KINDS, completing.STRATEGIES)
     epilog="\b\nExamples:\n  simnet show clusters\n  simnet show clusters/a100_8x8_10gbit\n"
     "  simnet show --check my_cluster.toml my_experiment.toml",
 )
-@click.argument("name", required=False, shell_complete=completing.names_of(completing.KINDS, *files.KINDS))
+@click.argument("name", required=False, shell_complete=options.complete_names(options.KINDS, *files.KINDS))
 @options.mode("--check", of="show.check", help="Check files instead, without simulating: simnet show --check --help.")
 @click.option(
     "--format", "form", type=click.Choice(("table", "json", "csv")), help="Format of a recorded step.  [default: table]"
@@ -55,7 +55,7 @@ def _list(kinds: Iterable[str]) -> None:
     from simnet.report.table import Table
 
     for kind in kinds:
-        rows = _strategies() if kind == completing.STRATEGIES else _parts(kind)
+        rows = _strategies() if kind == options.STRATEGIES else _parts(kind)
         say(Page([f"{kind}:", Table(["", ""], rows, indent=2)]))
 
 
@@ -131,7 +131,11 @@ def _experiment(name: str) -> dict[str, object]:
     epilog="\b\nExample:\n  simnet show --check my_cluster.toml my_experiment.toml",
 )
 @click.argument(
-    "names", nargs=-1, metavar="FILES...", required=True, shell_complete=completing.names_of(*PART_TYPES, "experiments")
+    "names",
+    nargs=-1,
+    metavar="FILES...",
+    required=True,
+    shell_complete=options.complete_names(*PART_TYPES, "experiments"),
 )
 @click.pass_context
 def check(ctx: click.Context, names: tuple[str, ...]) -> None:

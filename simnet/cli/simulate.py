@@ -7,9 +7,8 @@ import click
 
 from simnet.api import questions
 from simnet.cli import options
-from simnet.cli.output import check_different, check_file, check_files, emit
-from simnet.cli.settings import add_draws, read_settings
-from simnet.cli.terminal import tell
+from simnet.cli.options import add_draws, read_settings
+from simnet.cli.output import check_different, check_file, check_files, emit, tell
 from simnet.core.errors import SimnetError
 from simnet.core.files import is_special
 from simnet.engine.result import RunResult

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.api import questions
-from simnet.cli import completing, options
+from simnet.cli import options
 from simnet.cli.main import INTERRUPTED
-from simnet.cli.output import check_file, check_replaceable, emit
-from simnet.cli.settings import add_draws, read_axes, read_points, read_points_file, read_settings, read_value
-from simnet.cli.terminal import say, tell
+from simnet.cli.options import add_draws, read_axes, read_points, read_points_file, read_settings, read_value
+from simnet.cli.output import check_file, check_replaceable, emit, say, tell
 from simnet.core.errors import SimnetError
 from simnet.engine.result import SweepResult, to_json
 from simnet.report.progress_bar import progress
@@ -52,7 +51,7 @@ PARQUET = "parquet"
     "settings",
     multiple=True,
     metavar="KEY=V1,V2,...",
-    shell_complete=completing.keys,
+    shell_complete=options.complete_keys,
     help="Replace a value, or sweep over several; repeatable.",
 )
 @click.option(
@@ -60,7 +59,7 @@ PARQUET = "parquet"
     "point_texts",
     multiple=True,
     metavar="KEY=V,KEY=V,...",
-    shell_complete=completing.keys,
+    shell_complete=options.complete_keys,
     help="Simulate this point; repeatable, with the same keys.",
 )
 @click.option(
@@ -236,7 +235,7 @@ def _explain_resume(output: Path | None) -> Iterator[None]:
     "over",
     required=True,
     metavar="KEY",
-    shell_complete=completing.keys,
+    shell_complete=options.complete_keys,
     help="Dotted key of a number or a quantity, such as cluster.inter_node.bandwidth.",
 )
 @click.option("--from", "start", required=True, metavar="A", help="Value at one end of the search.")

@@ -8,9 +8,9 @@ import click
 from simnet.analysis.time_to_target import TimesToTarget
 from simnet.analysis.tune import with_any_strategy
 from simnet.api import questions
-from simnet.cli import completing, options
+from simnet.cli import options
+from simnet.cli.options import add_draws, read_settings, read_values
 from simnet.cli.output import check_figure, check_file, count_as_read, emit, tell_of_axes
-from simnet.cli.settings import add_draws, read_settings, read_values
 from simnet.engine.scenario import load_experiment
 
 
@@ -30,14 +30,14 @@ from simnet.engine.scenario import load_experiment
     "\n  simnet advise mine.toml --time-to-target all_reduce=adam.csv qsgd:bits=4=qsgd.jsonl --target 3.1 --same-task "
     "--plot times.png",
 )
-@click.argument("experiment", shell_complete=completing.names_of("experiments"))
-@click.argument("curves", nargs=-1, metavar="CURVES...", shell_complete=completing.names_of("convergence"))
+@click.argument("experiment", shell_complete=options.complete_names("experiments"))
+@click.argument("curves", nargs=-1, metavar="CURVES...", shell_complete=options.complete_names("convergence"))
 @click.option(
     "--time-to-target",
     "further",
     multiple=True,
     metavar="CURVES",
-    shell_complete=completing.names_of("convergence"),
+    shell_complete=options.complete_names("convergence"),
     help="CURVES, as behind EXPERIMENT; repeatable.",
 )
 @click.option(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 import click
 
 from simnet.api import measurements
-from simnet.cli import completing, options
-from simnet.cli.output import check_file, check_format, check_writable
-from simnet.cli.terminal import say, tell
+from simnet.cli import options
+from simnet.cli.output import check_file, check_format, check_writable, say, tell
 from simnet.core.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ PAGE = "validation.md"
     "  simnet validate mine.toml training.json --draws 200 --mean 10",
 )
 @click.argument(
-    "experiment", required=False, metavar="[EXPERIMENT|DIR]", shell_complete=completing.names_of("experiments")
+    "experiment", required=False, metavar="[EXPERIMENT|DIR]", shell_complete=options.complete_names("experiments")
 )
 @click.argument("files", nargs=-1, metavar="[MEASUREMENTS]...", type=options.INPUT_PATH)
 @options.of(

@@ -6,6 +6,7 @@ program; its name in the file has no unit, its name in the program has one.
 
 import math
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 
 from msgspec import Meta, Struct, field
@@ -15,7 +16,9 @@ from simnet.cluster import network_costs
 from simnet.cluster.kernel_times import HostCost, KernelTime
 from simnet.cluster.nccl_costs import BETWEEN_CLUSTERS, SAME_NETWORK, NcclCosts, Network
 from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPoint, check_intervals
-from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind, Share
+from simnet.core import files, schema
+from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind, Precision, Share
+from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.registry import StructRegistry
 from simnet.core.units import Bandwidth, Duration, Size
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from simnet.core.bounded_types import FloatArray
+
 
 NCCL_BANDWIDTH = "nccl.inter_node_efficiency"
 LATENCY = "inter_node.latency"
@@ -493,3 +497,53 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if cost.interval is not None:
                 intervals[known.key] = cost.interval
         return replace(self, **values, inter_node=replace(self.inter_node, **link), intervals=intervals)
+
+
+PeakFlops = Annotated[float, Meta(ge=1e9, le=1e18)]
+
+
+class GpuModel(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the data sheet of a GPU promises.
+
+    Attributes:
+        memory_bytes: size of its memory.
+        memory_bytes_per_s: bandwidth of its memory; at least 1 MB/s.
+        peak_flops: FLOPs a second of matrix products by number format, dense: without sparsity. "fp32" is without
+            tensor cores; a format that the GPU has not is left out.
+    """
+
+    memory_bytes: Size = field(name="memory")
+    memory_bytes_per_s: Bandwidth = field(name="bandwidth")
+    peak_flops: dict[Precision, PeakFlops]
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes_per_s < 1e6:
+            raise ValueError(f"bandwidth: {self.memory_bytes_per_s.text()!r}: must be at least 1 MB/s")
+
+    def peak_in(self, precision: str) -> float:
+        """Return its peak in a number format [FLOP/s]."""
+        peak = self.peak_flops.get(precision)  # type: ignore[call-overload]
+        if peak is None:
+            known = ", ".join(self.peak_flops)
+            raise SimnetError(f"{precision!r}: {self.name} has no peak in it: it has {known}; take one of them")
+        return float(peak)
+
+
+def find_gpu(name: str) -> GpuModel:
+    """Return the GPU of a name."""
+    gpu = known_gpu(full_gpu_name(name))
+    if gpu is None:
+        known_names = files.names("gpus")
+        longer = [gpu_name for gpu_name in known_names if name and gpu_name.lower().startswith(name.lower())]
+        hint = f" Did you mean {' or '.join(map(repr, longer))}?" if longer else did_you_mean(name, known_names)
+        raise SimnetError(f"{name!r}: unknown GPU.{hint}")
+    return gpu
+
+
+@lru_cache(maxsize=64)
+def known_gpu(name: str) -> GpuModel | None:
+    """Return the GPU of a name; None if there is none."""
+    if files.is_path(name) or name not in files.names("gpus"):
+        return None
+    path = files.locate("gpus", name)
+    return schema.build(GpuModel, {"name": name, **files.read_file(path)}, files.label(path))

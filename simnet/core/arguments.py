@@ -15,8 +15,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_orig
 from msgspec import Meta
 
 from simnet.core.errors import SimnetError, did_you_mean, shown
-from simnet.core.nested_tables import KeyPath
-from simnet.core.parsing import DEEP, MAX_DEPTH
+from simnet.core.parsing import DEEP, MAX_DEPTH, KeyPath
 from simnet.core.schema import FieldError, converted
 
 P = ParamSpec("P")

@@ -13,10 +13,9 @@ from typing import Any, TypeVar
 import msgspec
 import msgspec.inspect as types
 
-from simnet.core import nested_tables
+from simnet.core import parsing
 from simnet.core.errors import NotInstalledError, SimnetError, did_you_mean, shown
-from simnet.core.nested_tables import KeyPath
-from simnet.core.parsing import parse_json
+from simnet.core.parsing import KeyPath, parse_json
 from simnet.core.registry import RegistryType, StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Quantity
@@ -98,7 +97,7 @@ def _checked(info: types.Type, data: object) -> object:
             check(info, data)
         except _WholeNumberError as written:
             # Once for each such number: they are rare, and a copy of the path is cheap.
-            data = nested_tables.replaced(data, written.path, written.number, "")
+            data = parsing.replaced(data, written.path, written.number, "")
         else:
             return data
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from simnet.core.errors import SimnetError, shown
-from simnet.core.nested_tables import KeyPath
+from simnet.core.parsing import KeyPath
 
 POINTS = "points"
 """Key of a [sweep] under which the list of points stands; no scenario has a key of this name."""

@@ -25,10 +25,9 @@ from simnet.core import files, schema
 from simnet.core.bounded_types import Intervals
 from simnet.core.errors import SimnetError, did_you_mean
 from simnet.core.units import Bandwidth, Duration
-from simnet.engine.prepared_scenario import is_folded
+from simnet.engine.prepared_scenario import StepLanes, StepTimer, is_folded
 from simnet.engine.result import Influence, References, RunResult, compared_with
 from simnet.engine.scenario import Scenario, settings_of
-from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import Strategy
 from simnet.workload import training_step
 from simnet.workload.workload import Workload

@@ -9,15 +9,14 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from simnet import strategies
-from simnet.cluster import gpu_models
+from simnet.cluster import hardware
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
 from simnet.core.registry import is_foreign, tag_of
 from simnet.core.units import format_bytes
-from simnet.engine.prepared_scenario import PreparedScenario, is_folded
+from simnet.engine.prepared_scenario import PreparedScenario, StepTimer, is_folded
 from simnet.engine.scenario import BatchSettings, Scenario, settings_of, with_settings
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, Strategy
 from simnet.workload import gpu_memory, training_step
 from simnet.workload.gpu_memory import GpuMemory, ModelMemory, RankMemory
@@ -85,7 +84,7 @@ def memory_in(prepared: PreparedScenario, strategy: Strategy) -> GpuMemory | Non
 
 def _at_peak(scenario: Scenario, strategy: Strategy, step: Step, topology: Topology) -> GpuMemory | None:
     model = gpu_memory.of_model(scenario.workload, scenario.cluster, step)
-    rank, gpu = _held(strategy, model, step, topology), gpu_models.known(scenario.cluster.gpu)
+    rank, gpu = _held(strategy, model, step, topology), hardware.known_gpu(scenario.cluster.gpu)
     return None if rank is None else gpu_memory.at_peak(rank, model, step, float(gpu.memory_bytes) if gpu else None)
 
 
@@ -255,7 +254,7 @@ def _of_change(changed: Scenario, step: Step) -> GpuMemory | None:
     """Return what a GPU holds after a change of the scenario that `step` is of; None where that is too much at once."""
     workload, cluster = changed.workload, changed.cluster
     step = replace(step, samples=workload.batch_per_rank, micro_batches=changed.grad_accumulation)
-    activations, gpu = gpu_memory.of_model(workload, cluster, step).activations, gpu_models.known(cluster.gpu)
+    activations, gpu = gpu_memory.of_model(workload, cluster, step).activations, hardware.known_gpu(cluster.gpu)
     # Activations alone are known at once; what a rank holds beside them takes as long as a simulation in large models.
     if gpu is not None and activations is not None and activations > gpu.memory_bytes:
         return None

@@ -11,13 +11,12 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 import simnet.cluster.faults  # noqa: F401 - makes them known
-from simnet.cluster.gpu_models import GpuModel
-from simnet.cluster.hardware import INLINE, Calibration, Cluster, NamedPart
-from simnet.core import files, nested_tables, schema
+from simnet.cluster.hardware import INLINE, Calibration, Cluster, GpuModel, NamedPart
+from simnet.core import files, parsing, schema
 from simnet.core.arguments import check_fields, checked
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError, did_you_mean, shown
-from simnet.core.nested_tables import KeyPath
+from simnet.core.parsing import KeyPath
 from simnet.core.units import Quantity
 from simnet.engine.axes import Axis, Override, PointList, check_apart, read_sweep
 from simnet.strategies import AnyStrategy, step_file
@@ -170,10 +169,10 @@ class RawScenario(Struct, frozen=True, kw_only=True):
         if len(path) == 1:
             value, inner = _fill(override.key, value, override.origin, override.directory)
             origins |= inner
-        data = nested_tables.replaced(self.data, path, value, where)
+        data = parsing.replaced(self.data, path, value, where)
         assert isinstance(data, dict)
         # A table that the key made on its way is the override's too.
-        made = nested_tables.first_missing(self.data, path)
+        made = parsing.first_missing(self.data, path)
         return RawScenario(data=data, origins=origins | {at: origins.get(at, override.origin) for at in (made, path)})
 
     def converted(self, struct: type[T]) -> T:
@@ -459,8 +458,8 @@ def _fill(key: str, value: object, where: str, directory: Path) -> tuple[object,
     if not isinstance(use, str):
         raise SimnetError(f"{where}: {key}: {shown(use)}: write the name of a {key} in quotes, or a table")
     part, label = _named_part(PARTS[key], use, f"{where}: {key}", directory)
-    origins = {(key,): label} | {(key, *path): where for path in nested_tables.leaves(changes)}
-    return nested_tables.merged(part, changes) if changes else part, origins
+    origins = {(key,): label} | {(key, *path): where for path in parsing.leaves(changes)}
+    return parsing.merged(part, changes) if changes else part, origins
 
 
 def _named_part(kind: str, name: str, where: str, directory: Path) -> tuple[dict[str, object], str]:

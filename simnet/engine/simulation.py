@@ -13,10 +13,9 @@ from simnet.collectives import algorithms
 from simnet.core.registry import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
-from simnet.engine.prepared_scenario import UNEVEN_MATTERS, PreparedScenario
+from simnet.engine.prepared_scenario import SAME_TIME, UNEVEN_MATTERS, PreparedScenario
 from simnet.engine.result import References, RunResult, StrategyResult, compared_with
 from simnet.engine.scenario import Scenario, settings_of
-from simnet.engine.step_timer import SAME_TIME
 from simnet.engine.timeline import Timeline
 from simnet.strategies import Strategy
 

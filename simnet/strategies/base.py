@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
 
-from simnet.cluster.gpu_models import GpuModel
-from simnet.cluster.hardware import Calibration
+from simnet.cluster.hardware import Calibration, GpuModel
 from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, link_loads

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import GpuModel
 from simnet.cluster.schedule import Group, GroupKind, Schedule
 from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import direct, ring

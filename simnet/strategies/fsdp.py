@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from msgspec.structs import replace
 
-from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import GpuModel
 from simnet.cluster.schedule import Group, Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms

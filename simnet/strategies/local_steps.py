@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 from msgspec import Meta
 from msgspec.structs import replace
 
-from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import GpuModel
 from simnet.cluster.schedule import GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms

@@ -2,9 +2,8 @@
 
 from msgspec.structs import replace
 
-from simnet.cluster import gpu_models
-from simnet.cluster.gpu_models import GpuModel
-from simnet.cluster.hardware import Calibration, Cluster
+from simnet.cluster import hardware
+from simnet.cluster.hardware import Calibration, Cluster, GpuModel
 from simnet.core.errors import SimnetError
 from simnet.workload import roofline
 from simnet.workload.kernel_cost import optimizer_s
@@ -81,7 +80,7 @@ def _gpu(precision: str, workload: Workload, cluster: Cluster) -> GpuModel:
             f"cluster.gpu: '': {workload.label} has work, which is priced for a GPU; name one of: simnet show gpus"
         )
     try:
-        gpu = gpu_models.find(cluster.gpu)
+        gpu = hardware.find_gpu(cluster.gpu)
     except SimnetError as error:
         raise SimnetError(f"cluster.gpu: {error}") from error
     try:

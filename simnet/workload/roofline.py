@@ -12,7 +12,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from simnet.cluster.gpu_models import GpuModel
+from simnet.cluster.hardware import GpuModel
 from simnet.core import files, schema
 from simnet.core.bounded_types import Fraction, Precision
 

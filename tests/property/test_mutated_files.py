@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from hypothesis import settings
 
 from simnet.cli.main import cli
-from simnet.cli.terminal import LINE
+from simnet.cli.output import LINE
 from tests.helpers.file_kinds import KINDS, NEED_MORE, Kind
 from tests.helpers.mutations import VALUES, damaged_bytes
 from tests.helpers.scenario_samples import pod, write

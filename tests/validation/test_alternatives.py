@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from simnet.analysis.tune import dense_systems, systems
-from simnet.cli.settings import read_settings
+from simnet.cli.options import read_settings
 from simnet.core.units import Duration
+from simnet.engine.prepared_scenario import StepTimer
 from simnet.engine.scenario import Scenario, load_experiment
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import FullShard
 from simnet.workload.blocks import block_of
 

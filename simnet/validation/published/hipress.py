@@ -11,8 +11,8 @@ from msgspec import structs
 
 from simnet.cluster.hardware import Calibration, Cluster, Link, LinkCalibration
 from simnet.core.units import Bandwidth, Duration, Size
+from simnet.engine.prepared_scenario import StepTimer
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import AnyStrategy, DenseAllReduce, EFSignSGD, QSGDInf, TopK
 from simnet.strategies.compressing import Topology
 from simnet.validation import published_rows

@@ -10,8 +10,8 @@ from msgspec import structs
 from simnet.calibration.fit import Values
 from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration
+from simnet.engine.prepared_scenario import StepTimer
 from simnet.engine.scenario import Scenario
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import DenseAllReduce, Planner
 from simnet.validation import published_rows, shipped_parts
 from simnet.validation.outcome import Alternative, Limit, Outcome, Parameter, Prediction, compute_parameter

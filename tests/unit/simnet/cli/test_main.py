@@ -15,7 +15,7 @@ import pytest
 
 from docs import commands
 from simnet.analysis import references
-from simnet.cli import main, terminal
+from simnet.cli import main, output
 from simnet.cli.main import FORMER, GROUPS, cli
 from simnet.core import files
 from tests.helpers.chakra_traces import GOLDEN
@@ -180,7 +180,7 @@ class TestProcess:
     ) -> None:
         told: list[str] = []
         monkeypatch.setattr(files, "names", raiser(error))
-        monkeypatch.setattr(terminal, "tell", told.append)
+        monkeypatch.setattr(output, "tell", told.append)
         monkeypatch.setattr(main, "silence", lambda _: None)
         with pytest.raises(SystemExit) as ended:
             main.main(["list"])

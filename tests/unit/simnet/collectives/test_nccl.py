@@ -17,9 +17,9 @@ from simnet.core import lanes
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
 from simnet.engine.every_send import Exact
+from simnet.engine.prepared_scenario import StepLanes
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepLanes
 from simnet.report import labels
 from simnet.strategies import BinSGDM, DenseAllReduce, TopK
 from tests.helpers.refusals import refused

@@ -190,14 +190,13 @@ OPENERS = {
     "simnet/analysis/code_hash.py",
     "simnet/validation/published_rows.py",
     "simnet/cli/output.py",
-    "simnet/cli/terminal.py",
 }
 PARSERS = {
     "simnet/core/parsing.py",
     "simnet/core/schema.py",
     "simnet/analysis/journal.py",
     "simnet/analysis/results_file.py",
-    "simnet/cli/settings.py",
+    "simnet/cli/options.py",
     "simnet/validation/published_rows.py",
 }
 

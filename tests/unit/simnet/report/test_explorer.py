@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import simnet
-from simnet.cli.settings import read_settings
+from simnet.cli.options import read_settings
 from simnet.engine.scenario import load, load_experiment
 from simnet.report import explorer
 from simnet.report.explorer import explorer_page, num_places

@@ -8,9 +8,8 @@ from simnet.cluster.hardware import Calibration
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Duration, Size
-from simnet.engine.prepared_scenario import PreparedScenario
+from simnet.engine.prepared_scenario import PreparedScenario, StepTimer
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepTimer
 from simnet.strategies import (
     STRATEGIES,
     ByteGrad,

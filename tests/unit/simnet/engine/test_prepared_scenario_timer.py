@@ -13,9 +13,9 @@ from simnet.cluster.kernel_times import HostCost
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine import intervals
 from simnet.engine.plan import LEAST_LANES
+from simnet.engine.prepared_scenario import StepLanes, StepTimer
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
-from simnet.engine.step_timer import StepLanes, StepTimer
 from simnet.strategies import BinSGDM, DenseAllReduce
 from tests.helpers.advise_samples import FAST_CODEC, WORKLOAD, scenario
 

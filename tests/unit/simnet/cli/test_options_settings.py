@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from simnet.cli.settings import read_settings, read_value, read_values
+from simnet.cli.options import read_settings, read_value, read_values
 from tests.helpers.refusals import refused
 
 

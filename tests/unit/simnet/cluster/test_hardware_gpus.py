@@ -3,7 +3,7 @@
 import pytest
 
 from simnet.calibration.card_folder import card_label
-from simnet.cluster import gpu_models
+from simnet.cluster import hardware
 from simnet.cluster.faults.other_nodes import OtherNodes
 from simnet.core import files, schema
 from simnet.engine.scenario import load
@@ -33,8 +33,8 @@ MULTIPROCESSORS = {
 def test_peaks_are_those_of_the_multiprocessors_at_their_clock(name: str) -> None:
     processors, flops_per_cycle, clock_ghz = MULTIPROCESSORS[name]
     wanted = processors * flops_per_cycle * clock_ghz * 1e9
-    assert gpu_models.find(name).peak_flops["fp16"] == pytest.approx(wanted, rel=0.005)
-    whole, die = gpu_models.find("MI250X"), gpu_models.find("MI250X-die")
+    assert hardware.find_gpu(name).peak_flops["fp16"] == pytest.approx(wanted, rel=0.005)
+    whole, die = hardware.find_gpu("MI250X"), hardware.find_gpu("MI250X-die")
     assert die.memory_bytes * 2 == whole.memory_bytes
     assert die.memory_bytes_per_s * 2 == whole.memory_bytes_per_s
     assert {key: peak * 2 for key, peak in die.peak_flops.items()} == whole.peak_flops
@@ -42,7 +42,7 @@ def test_peaks_are_those_of_the_multiprocessors_at_their_clock(name: str) -> Non
 
 @pytest.mark.parametrize("name", files.names("gpus"))
 def test_peaks_grow_as_formats_shrink_and_have_a_source(name: str) -> None:
-    gpu = gpu_models.find(name)
+    gpu = hardware.find_gpu(name)
     peaks = [gpu.peak_flops[key] for key in ("fp32", "tf32", "fp16", "fp8") if key in gpu.peak_flops]
     assert peaks == sorted(peaks)
     assert gpu.peak_flops.get("bf16", peaks[-1]) in (gpu.peak_flops["fp16"], peaks[-1])
@@ -64,16 +64,16 @@ def test_a_card_that_names_itself_is_in_the_table_and_an_unknown_one_is_told_its
     of_themselves = (
         "NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 PCIe", "Tesla T4", "NVIDIA B200",
     )  # fmt: skip
-    assert all(gpu_models.known(card_label(name)) is not None for name in of_themselves)
+    assert all(hardware.known_gpu(card_label(name)) is not None for name in of_themselves)
     for name, near in (("H100-80GBs", "'H100-80GB'"), ("a100-", "'A100-40GB' or 'A100-80GB' or 'A100-PCIe-80GB'")):
         with refused(start=f"'{name}': unknown GPU. Did you mean {near}?"):
-            gpu_models.find(name)
-    assert (gpu_models.known(""), gpu_models.known("../gpus/H200.toml")) == (None, None)
+            hardware.find_gpu(name)
+    assert (hardware.known_gpu(""), hardware.known_gpu("../gpus/H200.toml")) == (None, None)
 
 
 @pytest.mark.parametrize(("word", "card"), [("H100", "H100-80GB"), ("a100", "A100-80GB"), ("V100", "V100-32GB")])
 def test_the_bare_name_of_a_gpu_is_its_usual_card_everywhere(word: str, card: str) -> None:
-    assert gpu_models.find(word).name == card
+    assert hardware.find_gpu(word).name == card
     scenario = load("bert_base_10gbit", {"cluster.gpu": word, "calibration.gpu": word})
     row = ComputeTime(gpu=word, precision="fp16", batch=1, samples_per_s=1.0, optimizer="adam", source="x")
     assert {scenario.cluster.gpu, scenario.calibration.gpu, row.gpu} == {card}
@@ -83,11 +83,11 @@ def test_the_bare_name_of_a_gpu_is_its_usual_card_everywhere(word: str, card: st
 def test_a_format_that_a_gpu_has_not_is_refused_with_those_that_it_has() -> None:
     for name, precision in (("V100-32GB", "bf16"), ("T4", "bf16"), ("T4", "tf32"), ("A100-80GB", "fp8")):
         with refused("take one of them", start=f"'{precision}': {name} has no peak in it: it has fp32, "):
-            gpu_models.find(name).peak_in(precision)
+            hardware.find_gpu(name).peak_in(precision)
 
 
 def test_a_wrong_data_sheet_is_refused() -> None:
-    assert schema.build(gpu_models.GpuModel, BUILT, "mine").peak_in("fp32") == 2e13
+    assert schema.build(hardware.GpuModel, BUILT, "mine").peak_in("fp32") == 2e13
     for change, said in (
         ({"bandwidth": "1 kB/s"}, "bandwidth: ... must be at least 1 MB/s"),
         ({"peak_flops": {"fp32": 0.0}}, "peak_flops.fp32: 0.0: must be a number"),
@@ -95,4 +95,4 @@ def test_a_wrong_data_sheet_is_refused() -> None:
         ({"memory": 80}, "memory: 80: write a number and a unit"),
     ):
         with refused(*said.split(" ... ")):
-            schema.build(gpu_models.GpuModel, {**BUILT, **change}, "mine")
+            schema.build(hardware.GpuModel, {**BUILT, **change}, "mine")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.cli import terminal
+from simnet.cli import output
 from simnet.core.errors import did_you_mean
 from simnet.report.page import Page
 from simnet.report.progress_bar import progress
@@ -22,7 +22,7 @@ STEERING = "\x1b]0;title\x07\x9b31m\u202e\x08\x08\r\x85\u2028"
 
 
 def printers(path: Path) -> Iterator[str]:
-    """Yield the places of a file that print past `terminal`."""
+    """Yield the places of a file that print past `simnet.cli.output`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         streams = ("sys.stdout", "sys.stderr", "sys.__std")
@@ -34,30 +34,30 @@ def printers(path: Path) -> Iterator[str]:
 def test_one_module_prints() -> None:
     found = [place for path in sorted((ROOT / "simnet").rglob("*.py")) for place in printers(path)]
     assert {place.split(":")[0] for place in found} == {
-        "simnet/cli/terminal.py",
+        "simnet/cli/output.py",
         "simnet/report/progress_bar.py",  # whether a bar is seen
     }, found
 
 
 def test_what_steers_a_terminal_is_replaced_and_plain_text_stays() -> None:
     for steering in STEERING:
-        lines = terminal.harmless(f"a{steering}b\nc").split("\n")
+        lines = output.harmless(f"a{steering}b\nc").split("\n")
         assert lines[-1] == "c"
         assert all(line.isprintable() for line in lines)
-        drawn = terminal.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
+        drawn = output.coloured(f"\x1b[1mhead\x1b[0m\na{steering}\x1b[2Jb")
         assert drawn.startswith("\x1b[1mhead\x1b[0m\na"), "a drawn table keeps its colours"
         assert drawn.removeprefix("\x1b[1mhead\x1b[0m\n").isprintable()
     text = "µs, Zürich, 表 and\n  an indent\n"
-    assert terminal.harmless(text) == text
+    assert output.harmless(text) == text
 
 
 @pytest.mark.parametrize("text", ["a\nb\x1b[2J", "9" * 100_000, "word " * 20_000, f"x: {'[' * 600}: too deep; fix it"])
 def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.refuse(f"a.toml: {text}: the rule; the repair")
+    output.refuse(f"a.toml: {text}: the rule; the repair")
     line = capsys.readouterr().err
     assert line.startswith("simnet: a.toml: ")
     assert line.endswith(": the rule; the repair\n")
-    assert len(line) <= terminal.LINE + 1
+    assert len(line) <= output.LINE + 1
     assert line[:-1].isprintable()
 
 
@@ -121,7 +121,7 @@ def test_tables_are_drawn_for_people_and_plain_for_pipes(
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
-    terminal.say(Page(["", "All \x1b]0;x\x07 systems:", Table(["system", "verdict"], [("BinSGDM", "pays")])]))
+    output.say(Page(["", "All \x1b]0;x\x07 systems:", Table(["system", "verdict"], [("BinSGDM", "pays")])]))
     first, *lines = capsys.readouterr().out.splitlines(keepends=True)
     printed = "".join(lines)
     assert first.rstrip() == "All ?]0;x? systems:"
