@@ -13,8 +13,8 @@ from simnet.analysis.verdict import PAYS, Speedup, Verdict, verdict_of
 from simnet.cluster import hardware
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import BatchSettings, Scenario
-from simnet.strategies import AnyStrategy, choices
-from simnet.strategies.base import Mathematics
+from simnet.strategies import AnyStrategy
+from simnet.strategies.base import Mathematics, form_of
 from simnet.workload.gpu_memory import GpuMemory
 
 DAY_S = 86_400.0
@@ -89,7 +89,7 @@ class RankedSystem(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """Its name, with the topology of the fastest variant where there are several."""
-        return f"{self.name}, {form}" if (form := choices.form(self.strategy)) else self.name
+        return f"{self.name}, {form}" if (form := form_of(self.strategy)) else self.name
 
     @property
     def mathematics(self) -> Mathematics:

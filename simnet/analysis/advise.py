@@ -11,7 +11,6 @@ from simnet.analysis.advice import Accumulated, Advice, Bound, RankedSystem
 from simnet.analysis.advise_with_faults import as_run, median_s, with_faults
 from simnet.analysis.convergence import Convergence
 from simnet.analysis.crossing import Range
-from simnet.analysis.references import reference_systems, without_faults
 from simnet.analysis.training_record import TrainingRecord, missed_otherwise, trained_as
 from simnet.analysis.tune import (
     PLAIN,
@@ -21,9 +20,11 @@ from simnet.analysis.tune import (
     first_of_ties,
     names_strategy,
     needs_training,
+    reference_systems,
     systems,
     with_any_strategy,
     with_known_kernels,
+    without_faults,
     without_repeats,
 )
 from simnet.analysis.tuned_steps import SystemVsBaseline, TunedSteps, costs_of, step_costs

@@ -51,7 +51,7 @@ def run_points(scenarios: Sequence[Scenario]) -> Iterator[Outcome]:
     All that sweeps ask of the engine, here and in workers. Scenarios of one cluster shape follow each other, since they
     share cached schedules. Whoever takes what is yielded may stop in between: what is left goes to another call.
     """
-    from simnet.analysis.references import references
+    from simnet.analysis.tune import references
     from simnet.engine.simulation import simulate
 
     for scenario, known in zip(scenarios, references(scenarios), strict=True):

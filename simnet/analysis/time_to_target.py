@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from simnet.analysis import whatif
 from simnet.analysis.convergence import MAX_METRIC, Convergence, TrainingCurve, is_same_task
-from simnet.analysis.references import references
 from simnet.analysis.training_record import TrainedCurves, best_dense
-from simnet.analysis.tune import PLAIN
+from simnet.analysis.tune import PLAIN, references
 from simnet.analysis.tuned_steps import StepCost, StepCosts, TunedSteps, num_dense, step_costs
 from simnet.analysis.verdict import Speedup
 from simnet.core.errors import SimnetError
@@ -22,7 +21,8 @@ from simnet.engine.intervals import ModelError
 from simnet.engine.result import References
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies import AnyStrategy, choices
+from simnet.strategies import AnyStrategy
+from simnet.strategies.base import for_longer_training
 
 HOUR_S = 3600.0
 Costs = Callable[[AnyStrategy, TunedSteps], StepCosts]
@@ -157,7 +157,7 @@ def times_to_target(  # noqa: PLR0913 - the arguments of one command
     trained = {
         name: TrainedCurves(
             title=convergence.systems[name].title,
-            strategy=choices.for_longer_training(convergence.systems[name].strategy, scale),
+            strategy=for_longer_training(convergence.systems[name].strategy, scale),
             curves=trainings,
             baseline=curves[baseline],
             target=goal,
@@ -281,7 +281,7 @@ def _costed(trained: TrainedCurves, costs: StepCosts, scenario: Scenario) -> _Co
     strategy = costs.usual.strategy
     stage = strategy.dense_stage(None)
     # A training 0 times as long has no dense steps, which a scenario without run.steps would refuse.
-    run = simulate(replace(scenario, strategy=choices.for_longer_training(strategy, 0.0)))
+    run = simulate(replace(scenario, strategy=for_longer_training(strategy, 0.0)))
     dense = simulate(replace(scenario, strategy=stage.strategy)) if stage else None
     return _Costed(
         trained,

@@ -11,7 +11,8 @@ from simnet.analysis.convergence import Convergence, TrainingCurve
 from simnet.analysis.tuned_steps import StepCost, StepCosts
 from simnet.analysis.verdict import Speedup
 from simnet.engine import intervals
-from simnet.strategies import AnyStrategy, choices
+from simnet.strategies import AnyStrategy
+from simnet.strategies.base import train_alike
 
 
 class TrainingRecord(Struct, frozen=True, kw_only=True):
@@ -134,12 +135,10 @@ class TrainedCurves(NamedTuple):
 def trained_as(convergence: Convergence, strategy: AnyStrategy) -> TrainedCurves | None:
     """Return the system of a file that trains as a strategy does, on the most ranks; None if there is none.
 
-    A system in another topology trains otherwise (`choices.train_alike`), and may have been trained on fewer ranks. Of
+    A system in another topology trains otherwise (`train_alike`), and may have been trained on fewer ranks. Of
     several systems, it is the one with the most options in common.
     """
-    alike = {
-        name: system for name, system in convergence.systems.items() if choices.train_alike(strategy, system.strategy)
-    }
+    alike = {name: system for name, system in convergence.systems.items() if train_alike(strategy, system.strategy)}
     # More ranks are nearer to the cluster that is asked about.
     ranks = max((curve.ranks for curve in convergence.curves if curve.system in alike), default=0)
     named = {name: system for name, system in alike.items() if convergence.of(name, ranks)}

@@ -85,7 +85,7 @@ def simulate(
         '1.03x, 90 % interval 0.71 to 1.41'
     """
     from simnet.analysis import lost_time as losses
-    from simnet.analysis.references import compared, references
+    from simnet.analysis.tune import compared, references
     from simnet.api.answers import RunAnswer, as_answer
     from simnet.engine import simulation
     from simnet.engine.intervals import with_default_draws
@@ -188,7 +188,7 @@ def crossover(  # noqa: PLR0913 - the options of the command
             tolerance.
     """
     from simnet.analysis.crossover import NUM_STEPS, search
-    from simnet.analysis.references import compared
+    from simnet.analysis.tune import compared
     from simnet.api.answers import CrossoverAnswer, as_answer
 
     experiment = experiment_of(scenario, settings, draws)

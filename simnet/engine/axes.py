@@ -132,14 +132,15 @@ def read_sweep(table: object, where: str, directory: Path) -> tuple[dict[str, Ax
             raise SimnetError(f"{origin}.{key}: {shown(values)}: {rule}")
         axes[key] = Axis(key=key, values=tuple(values), origin=origin, directory=directory)
     listed = _points(table[POINTS], origin, directory) if POINTS in table else None
-    check_apart(axes, listed, f"{origin}.{POINTS}")
+    if listed is not None:
+        check_apart(axes, listed, f"{origin}.{POINTS}")
     return axes, listed
 
 
-def check_apart(keys: Iterable[str], listed: PointList | None, where: str) -> None:
+def check_apart(keys: Iterable[str], listed: PointList, where: str) -> None:
     """Check that no key is both in a list of points and elsewhere."""
     for key in keys:
-        if listed is not None and key in listed.keys:
+        if key in listed.keys:
             raise SimnetError(f"{where}: {shown(key)}: is a key of the points, too; drop one of the two")
 
 

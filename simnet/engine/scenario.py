@@ -358,9 +358,10 @@ def load_experiment(
     for key in data:
         if key not in known:
             raise SimnetError(f"{where}: unknown key {key!r}.{did_you_mean(key, known)}")
-    in_file = read_sweep(data.pop("sweep", {}), where, path.parent)
+    in_file = read_sweep(data.pop("sweep"), where, path.parent) if "sweep" in data else ({}, None)
     settings = {**(overrides or {}), **(axes or {})}
-    check_apart(settings, listed, "--set")
+    if listed is not None:
+        check_apart(settings, listed, "--set")
     swept, points = in_file if listed is None else ({}, listed)
     # Asked for on the command line, an axis replaces that of the file in its place; a new one varies fastest.
     swept |= {key: Axis(key=key, values=tuple(values)) for key, values in (axes or {}).items()}
@@ -397,7 +398,8 @@ def experiment_of(
         SimnetError: a key is given twice, or an axis has no values.
     """
     settings = {**(overrides or {}), **(axes or {})}
-    check_apart(settings, listed, origin)
+    if listed is not None:
+        check_apart(settings, listed, origin)
     return Experiment(
         name=scenario.name,
         question=scenario.question,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from simnet.cluster.faults.node_failure import availability_of
+from simnet.cluster.faults.node_failure import Availability, NodeFailure
 from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.cluster.nccl_costs import SAME_NETWORK
@@ -153,12 +153,19 @@ def _strategy_result(prepared: PreparedScenario, strategy: Strategy) -> Strategy
         total_s=total_s,
         memory=memory_fit.memory_in(prepared, strategy),
         waits=timeline.waits,
-        availability=availability_of(prepared.scenario.cluster, prepared.scenario.run.seed),
+        availability=_availability(prepared.scenario),
         approximation=timeline.off_s / timeline.iteration_s
         if timeline.off_s > SAME_TIME * timeline.iteration_s
         else 0.0,
         spans=timeline.spans,
     )
+
+
+def _availability(scenario: Scenario) -> Availability | None:
+    """Return which part of a day trains; None where no fault says that nodes fail."""
+    cluster = scenario.cluster
+    failures = [fault for fault in cluster.faults if isinstance(fault, NodeFailure)]
+    return failures[0].availability(cluster.num_nodes, scenario.run.seed) if failures else None
 
 
 def _ratio(above: float | None, below: float | None) -> float | None:

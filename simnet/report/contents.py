@@ -9,8 +9,7 @@ from simnet.analysis import convergence, crossover, lost_time, sweeps
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise, check_rankable
 from simnet.analysis.crossover import speedup_of
-from simnet.analysis.references import compared
-from simnet.analysis.tune import chosen
+from simnet.analysis.tune import chosen, compared
 from simnet.calibration.comparison import Comparison
 from simnet.cluster.hardware import Calibration
 from simnet.core.bounded_types import Kind
@@ -26,10 +25,9 @@ from simnet.report import charts, comparison_charts, step_charts
 from simnet.report.advice import answer, answer_table
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
-from simnet.report.influences import interval_text, noun
 from simnet.report.labels import label as label_of
 from simnet.report.labels import panels, sides, titles, varies, workload_name
-from simnet.report.result_page import assumptions, reference_sentence
+from simnet.report.result_page import assumptions, interval_text, noun, reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
 from simnet.report.text import capitalized, nics_text, nodes_text, percent, printable, speedup_text

@@ -8,8 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from simnet.analysis import whatif
-from simnet.analysis.references import references
-from simnet.analysis.tune import systems
+from simnet.analysis.tune import references, systems
 from simnet.core import templates, version
 from simnet.core.errors import SimnetError
 from simnet.engine.axes import Override

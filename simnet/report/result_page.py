@@ -1,10 +1,15 @@
-"""Draw the table of one run: the question, the scenario, and a column each for the strategy and its baseline."""
+"""The page of one run: the scenario, strategy and baseline side by side, what faults cost, what it is sensitive to."""
 
 import textwrap
 from collections.abc import Callable, Iterator
 
-from simnet.core.units import format_bytes, format_seconds
-from simnet.engine.result import RunResult, StrategyResult
+from msgspec.structs import fields
+
+from simnet.cluster.faults.node_failure import NodeFailure
+from simnet.cluster.hardware import Cluster, Fault
+from simnet.core.registry import tag_of
+from simnet.core.units import Quantity, format_bytes, format_seconds
+from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
 from simnet.report.labels import names, sides
@@ -15,16 +20,18 @@ from simnet.report.text import (
     DAY_S,
     WIDTH,
     calibration_title,
+    clipped,
     count_text,
     hanging,
     nodes_text,
     part_title,
     percent,
+    printable,
     short_text,
     speedup_text,
+    value_text,
     workload_title,
 )
-from simnet.workload import priced_work
 
 LABEL_WIDTH = 28
 VALUE_WIDTH = 22
@@ -38,8 +45,6 @@ def result_page(run_result: RunResult) -> Page:
     question = textwrap.wrap(run_result.scenario.question, WIDTH)
     lost: list[str | Table] = []
     if run_result.result.lost_time is not None:
-        from simnet.report.lost_time import lost_time_lines  # which few ask for
-
         lost = [*lost_time_lines(run_result), ""]
     return Page(
         [
@@ -101,7 +106,7 @@ def _accumulation(scenario: Scenario) -> str:
 def compute_kind(scenario: Scenario) -> str:
     """Say where the compute times come from: the kinds of the rows that fit, or the scenario's own text."""
     workload, gpu = scenario.workload, scenario.cluster.gpu
-    if priced_work.work_to_price(workload, scenario.cluster) is not None:
+    if workload.work_on(scenario.cluster.gpu) is not None:
         return "roofline estimate"
     fitting = {
         row.kind
@@ -218,9 +223,7 @@ def verdict(run_result: RunResult) -> Iterator[str]:
             yield f"speedup {speedup_text(speedup)}{_between(run_result, key, speedup_text)}{of}, {over}"
     yield from filter(None, [reference_sentence(run_result)])
     if run_result.sensitive_to:
-        from simnet.report.influences import sentence  # with the figures, which most runs need not load
-
-        yield f"most sensitive to: {sentence(run_result)}"
+        yield f"most sensitive to: {sensitivity_sentence(run_result)}"
 
 
 def _compared_with(run_result: RunResult, called: list[str]) -> str:
@@ -249,3 +252,218 @@ def _between(run_result: RunResult, name: str, written: Callable[[float], str]) 
         return ""
     low, high = run_result.intervals[name]
     return f" (90 % interval {written(low)} to {written(high)})"
+
+
+MOST_NAMED = 3
+NEAR_ONE = 1.095
+NOUNS = {
+    "workload.compute": "compute",
+    "workload.compute_factor": "compute on this GPU",
+    "workload.forward": "forward",
+    "workload.backward": "backward",
+    "workload.optimizer": "the optimizer",
+    "calibration.codec_efficiency": "encode and decode",
+    "calibration.memory_bandwidth": "the GPU's memory",
+    "calibration.inter_node.efficiency": "links between nodes",
+    "calibration.intra_node.efficiency": "links inside nodes",
+    "calibration.all_to_all_efficiency": "exchanges of all with all",
+    "calibration.inter_node.latency": "latency between nodes",
+    "calibration.intra_node.latency": "latency inside nodes",
+    "calibration.nccl.below_1_mib": "a message below 1 MiB in NCCL",
+    "calibration.nccl.below_16_mib": "a message of 1 to 16 MiB in NCCL",
+    "calibration.nccl.from_16_mib": "a message from 16 MiB on in NCCL",
+    "calibration.nccl.inter_node_efficiency": "NCCL between nodes",
+    "calibration.nccl.intra_node_efficiency": "NCCL inside nodes",
+    "calibration.nccl.nvls_efficiency": "NCCL through NVSwitches",
+    "calibration.nccl.ll_tree_rate": "a tree of NCCL in LL",
+    "calibration.kernel_launch": "the launch of a kernel",
+    "calibration.collective_launch": "the launch of a collective",
+    "calibration.message_cost": "posting a message",
+    "calibration.poll_cost": "polling",
+    "calibration.backward_slowdown": "compute during communication",
+    "calibration.hook_slowdown": "backward with hooks",
+    "calibration.compute_spread": "the wait for the slowest GPU",
+    "calibration.host_pause": "pauses of hosts",
+    "calibration.intra_node.overlap_efficiency": "links inside nodes during compute",
+    "calibration.inter_node.overlap_efficiency": "links between nodes during compute",
+}
+PLURAL = ("links", "exchanges", "encode")
+"""First words of nouns in the plural."""
+RATES = ("efficiency", "bandwidth", "tree_rate")
+"""Ends of keys whose values make things faster the larger they are."""
+
+
+def sensitivity_sentence(result: RunResult) -> str:
+    """Return what a result is at the ends that change it most: "encode and decode (7.36x if 3.8 times slower)"."""
+    middle = usual(result)
+    texts = []
+    for influence in result.sensitive_to[:MOST_NAMED]:
+        ends = zip(influence.interval, influence.values, strict=True)
+        factor, value = max(ends, key=lambda end: abs(end[1] / middle - 1))
+        texts.append(f"{noun(influence.key)} ({outcome_text(result, value)} if {factor_text(influence.key, factor)})")
+    return "; ".join(texts)
+
+
+def change_text(key: str, factor: float) -> str:
+    """Return what a factor on a value means: "the codec is 3.8 times slower"."""
+    called = noun(key)
+    verb = "takes" if not key.endswith(RATES) else "are" if called.startswith(PLURAL) else "is"
+    return f"{called} {verb} {factor_text(key, factor)}"
+
+
+def factor_text(key: str, factor: float) -> str:
+    """Return what a factor on a value means, without its noun: "3.8 times slower"."""
+    if not key.endswith(RATES):
+        return f"{_number(factor)} times as long"
+    return f"{_number(max(factor, 1 / factor))} times {'slower' if factor < 1 else 'faster'}"
+
+
+def interval_text(key: str, interval: tuple[float, float]) -> str:
+    """Return what the ends of an interval mean: "1.9 times slower to 1.1 times faster", "0.5 to 2 times as long"."""
+    low, high = interval
+    if low == 1:
+        return f"up to {factor_text(key, high)}"
+    if key.endswith(RATES):
+        if high == 1:
+            return f"up to {factor_text(key, low)}"
+        return f"{factor_text(key, low)} to {factor_text(key, high)}"
+    return f"{_number(low)} to {factor_text(key, high)}"
+
+
+def _number(factor: float) -> str:
+    """Return two digits, but of 1.04 not "1"."""
+    return f"{factor:.{2 + (1 <= factor < NEAR_ONE)}g}"
+
+
+def noun(key: str) -> str:
+    """Return what people call the value of a dotted key: "links between nodes"."""
+    if key in NOUNS:
+        return NOUNS[key]
+    _, _, rest = key.partition(".")
+    part, _, name = rest.partition(".")
+    if part == "kernels":
+        return f"kernel {printable(name.partition('.')[0])}"
+    if part == "libraries":
+        library, _, value = name.partition(".")
+        return f"{value.replace('_', ' ')} of {printable(library)}"
+    return printable(rest.replace("_", " "))
+
+
+def usual(result: RunResult) -> float:
+    """Return what influences change: the speedup, without a baseline the time of an iteration [s]."""
+    return result.result.iteration_s if result.speedup is None else result.speedup
+
+
+def outcome_text(result: RunResult, value: float) -> str:
+    """Return another value of what influences change, as people write it."""
+    return format_seconds(value) if result.speedup is None else speedup_text(value)
+
+
+FAULT_WIDTH, NAME_WIDTH = 29, 16
+MOST_VALUES = 4
+"""Values of a list that are written out."""
+SMALLEST = 1e-6
+"""Of a step: a difference below this is rounding."""
+TOGETHER, INTERACTION = "all together", "of it by interaction"
+WHAT = "lost to each fault in a step: with it less without it, the other faults as they are; % of the mean step"
+
+
+def lost_time_lines(result: RunResult) -> Iterator[str | Table]:
+    """Yield the table of a result that says what its faults cost, and what the table does not hold."""
+    yield from hanging("", WHAT)
+    yield lost_time_table(result)
+    yield from (line for sentence in _sentences(result) for line in hanging("", sentence))
+
+
+def losing(result: RunResult) -> dict[str, tuple[StrategyResult, LostTime]]:
+    """Return the strategies of a result that say what they lose, by name."""
+    sides = (result.result, result.baseline)
+    known = [(side, side.lost_time) for side in sides if side is not None and side.lost_time is not None]
+    return dict(zip(names([result]), known, strict=False))
+
+
+def lost_time_table(result: RunResult) -> Table:
+    """Return a row for each fault, with mean, share of the mean step, median and 95th percentile for each strategy."""
+    sides = losing(result)
+    columns = [Column("", width=FAULT_WIDTH)]
+    for name in sides:
+        head = clipped(name, NAME_WIDTH)
+        columns += [
+            Column(f"{head}\nmean", "right", width=9, gap=0),
+            Column("\n", "right", width=8, gap=0),
+            Column("\np50", "right", width=9, gap=0),
+            Column("\np95", "right", width=9, gap=0),
+        ]
+    rows: list[list[str]] = []
+    for label, times in rows_of(result):
+        first, *more = textwrap.wrap(label, FAULT_WIDTH, subsequent_indent="  ")
+        cells = [cell for lost, (side, _) in zip(times, sides.values(), strict=True) for cell in _cells(lost, side)]
+        rows.append([first, *cells])
+        rows += [[line, *("" for _ in cells)] for line in more]
+    return Table(columns, rows)
+
+
+def rows_of(result: RunResult) -> Iterator[tuple[str, list[StepTimes]]]:
+    """Yield each fault in words and what it costs each strategy; then all together, and the interaction."""
+    lost = [side for _, side in losing(result).values()]
+    for place, cost in enumerate(lost[0].faults if lost else ()):
+        yield fault_text(fault_at(result.scenario.cluster, cost.key)), [side.faults[place].lost for side in lost]
+    if lost and len(lost[0].faults) > 1:
+        yield TOGETHER, [side.together for side in lost]
+        yield INTERACTION, [side.interaction for side in lost]
+
+
+def fault_at(cluster: Cluster, key: str) -> Fault:
+    """Return the fault of a dotted key, such as "cluster.faults.0"."""
+    _, name, place = key.split(".")
+    fault: Fault = getattr(cluster, name)[int(place)]
+    return fault
+
+
+def fault_text(fault: Fault) -> str:
+    """Return a fault in words: "slow rank: node 3, compute slowdown 1.3"."""
+    title = fault.title or tag_of(fault).replace("_", " ")
+    settings = ", ".join(_settings(fault))
+    return printable(f"{title}: {settings}" if settings else title)
+
+
+def _settings(fault: Fault) -> Iterator[str]:
+    """Yield what a fault says beyond its defaults."""
+    for field in fields(fault):
+        value = getattr(fault, field.name)
+        if value != field.default:
+            yield f"{field.encode_name.replace('_', ' ')} {_value(value)}"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, Quantity):
+        return value.text()
+    if isinstance(value, tuple | list):
+        return f"({len(value)} values)" if len(value) > MOST_VALUES else " ".join(map(_value, value))
+    return f"{value:g}" if isinstance(value, float) else value_text(value)
+
+
+def signed(seconds: float, step_s: float) -> str:
+    """Return a difference of times: "+38.2 ms"; "0" where it is rounding."""
+    if abs(seconds) < SMALLEST * step_s:
+        return "0"
+    return f"{'+' if seconds > 0 else '-'}{format_seconds(float(f'{abs(seconds):.3g}'))}"
+
+
+def _cells(lost: StepTimes, side: StrategyResult) -> tuple[str, str, str, str]:
+    mean_s = side.iteration_s
+    share = percent(lost.mean_s / mean_s) if abs(lost.mean_s) >= SMALLEST * mean_s else ""
+    return signed(lost.mean_s, mean_s), share, signed(lost.p50_s, mean_s), signed(lost.p95_s, mean_s)
+
+
+def _sentences(result: RunResult) -> Iterator[str]:
+    """Yield what a reader of the table must know."""
+    _, lost = next(iter(losing(result).values()))
+    if len(lost.faults) > 1:
+        yield (
+            "interaction: lost to all together less the sum of the rows above; above 0 faults hide each other, and to "
+            "remove one alone gains less"
+        )
+    availability = result.result.availability
+    if availability is not None and any(isinstance(fault, NodeFailure) for fault in result.scenario.cluster.faults):
+        yield f"failing nodes cost no step: they take {percent(1 - availability.fraction)} of the day"

@@ -24,9 +24,18 @@ from simnet.report.chart import (
 )
 from simnet.report.charts import BAR, BASELINE_HATCH, LOOKS, stack
 from simnet.report.figure import BLUE, STEP_PARTS, VERMILION
-from simnet.report.influences import change_text, factor_text, noun, usual, value_text
 from simnet.report.labels import sides, titles
-from simnet.report.lost_time import losing, lost_time_table, rows_of, signed
+from simnet.report.result_page import (
+    change_text,
+    factor_text,
+    losing,
+    lost_time_table,
+    noun,
+    outcome_text,
+    rows_of,
+    signed,
+    usual,
+)
 from simnet.report.table import Column, Table
 from simnet.report.text import percent
 
@@ -90,7 +99,7 @@ def tornado(result: RunResult) -> Chart:
     # Of each uncertain value the result at both ends of its interval, the lower result first.
     ends = [sorted(zip(influence.values, influence.interval, strict=True)) for influence in shown]
     texts = [
-        [f"if {change_text(influence.key, factor)}: {value_text(result, value)}" for value, factor in pair]
+        [f"if {change_text(influence.key, factor)}: {outcome_text(result, value)}" for value, factor in pair]
         for influence, pair in zip(shown, ends, strict=True)
     ]
     # Both ends may lie on one side of the prediction: its bar to the other side then has no length.
@@ -123,7 +132,7 @@ def tornado(result: RunResult) -> Chart:
         key="tornado",
         title="What the answer is sensitive to",
         sentence=f"The {metric} if one value alone were at either end of its 90 % interval; the prediction is "
-        f"{value_text(result, middle)}.",
+        f"{outcome_text(result, middle)}.",
         x=log_scale(f"{metric}{unit}, {pair}", known, suffix=suffix, margin=margin),
         y=name_scale([*nouns, ALL] if interval else nouns, is_reversed=True),
         bars=bars,

@@ -5,9 +5,8 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 """
 
 from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.base import STRATEGIES, AnyStrategy, DenseStage, Exchange, Planner, Strategy, register
+from simnet.strategies.base import STRATEGIES, AnyStrategy, Choices, DenseStage, Exchange, Planner, Strategy, register
 from simnet.strategies.binsgdm import BinSGDM
-from simnet.strategies.choices import Choices
 from simnet.strategies.compressing import (
     CompressingStrategy,
     GatheredPayload,

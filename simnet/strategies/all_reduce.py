@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
 from simnet.core.bounded_types import Dtype
-from simnet.strategies.base import Exchange, Strategy, choose_all_reduce, width_of
-from simnet.strategies.choices import Choices, Options
+from simnet.strategies.base import Choices, Exchange, Options, Strategy, choose_all_reduce, width_of
 from simnet.strategies.program import Kernel, Operation
 from simnet.workload.buckets import Bucket
 from simnet.workload.kernel_cost import ADAMW, KernelCost

@@ -5,10 +5,10 @@ through. `register` makes it known to scenario files, `simnet advise` and everyt
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from msgspec import Struct, field
 from msgspec.structs import asdict, replace
@@ -23,8 +23,6 @@ from simnet.core.errors import SimnetError, did_you_mean, shown
 from simnet.core.registry import StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.strategies import choices
-from simnet.strategies.choices import Choices
 from simnet.strategies.program import Communicate, Compute, Operation, OperationId, Program, StepShare, Streams
 from simnet.workload import buckets as bucketing
 from simnet.workload import gpu_memory
@@ -32,6 +30,80 @@ from simnet.workload.buckets import Bucket, LinearCost
 from simnet.workload.gpu_memory import ModelMemory, RankMemory
 from simnet.workload.kernel_cost import KernelCost
 from simnet.workload.training_step import Step
+
+Options = Mapping[str, Any]
+"""Options of a setting, or those in which a variant differs from it."""
+
+
+def as_it_is(*_: object) -> tuple[Options, ...]:
+    """Return the only variant of a setting: itself."""
+    return ({},)
+
+
+def capped_or_fused(_: object, caps: Sequence[Size | None]) -> Iterable[Options]:
+    """Return buckets closed at each of these caps, and all gradients in one after backward."""
+    return [*({"bucket_cap": cap} for cap in caps), {"bucketing": "fused", "overlap": False}]
+
+
+class Choices(NamedTuple):
+    """How a strategy is tuned and compared; functions get a setting of it.
+
+    Attributes:
+        presets: settings to compare on a new cluster, by what to call them, "{title}" for the title of the class; each
+            is tuned over its variants.
+        topologies: variants of a setting, one for each topology that is worth a try.
+        bucketings: those for each way to cut buckets that is worth a try; gets caps, too.
+        form: which of its topologies a setting has, for people; empty where it has one only.
+        training: what two settings have alike if a training with one says how one with the other goes.
+    """
+
+    presets: Mapping[str, Sequence[Options]] = {"{title}": ({},)}
+    topologies: Callable[[Any], Iterable[Options]] = as_it_is
+    bucketings: Callable[[Any, Sequence[Size | None]], Iterable[Options]] = capped_or_fused
+    form: Callable[[Any], str] = lambda _: ""
+    training: Callable[[Any], object] = type
+
+
+class Tuned(Protocol):
+    """What of a strategy says how it is tuned."""
+
+    title: ClassVar[str]
+    choices: ClassVar[Choices]
+    stage_key: ClassVar[str]
+
+
+S = TypeVar("S", bound=Tuned)
+
+
+def presets_of(kind: type[S]) -> dict[str, tuple[S, ...]]:
+    """Return the settings of a class to compare on a new cluster, by what to call them."""
+    made = kind.choices.presets.items()
+    return {name.format(title=kind.title): tuple(kind(**options) for options in every) for name, every in made}
+
+
+def variants_of(setting: S, caps: Sequence[Size | None]) -> Iterator[S]:
+    """Yield a setting in each topology and with each way to cut buckets that is worth a try."""
+    for topology in setting.choices.topologies(setting):
+        formed = replace(cast("Any", setting), **topology)
+        for cut in formed.choices.bucketings(formed, caps):
+            yield replace(formed, **cut)
+
+
+def form_of(setting: Tuned) -> str:
+    """Return which of its topologies a setting has, for people; empty where it has one only."""
+    return setting.choices.form(setting)
+
+
+def train_alike(setting: Tuned, other: Tuned) -> bool:
+    """Tell whether a training with one setting says how one with another goes."""
+    return setting.choices.training(setting) == other.choices.training(other)
+
+
+def for_longer_training(setting: S, scale: float) -> S:
+    """Return a setting for a training `scale` times as long: a stage at its start grows with it."""
+    key, struct = setting.stage_key, cast("Any", setting)
+    return replace(struct, **{key: round(getattr(setting, key) * scale)}) if key else setting
+
 
 BITS_PER_BYTE = 8
 Mathematics = Literal["same", "rounding", "compression", "local_steps"]
@@ -212,12 +284,12 @@ def _check_is_distinct(added: type[Strategy]) -> None:
     if former := [name for name in FORMER_HOOKS if callable(getattr(added, name, None))]:
         raise SimnetError(f"{where}: {former[0]}: is never called; give what it returned in Strategy.choices")
     try:
-        labels = set(choices.presets(added))
+        labels = set(presets_of(added))
     except Exception as error:  # foreign code
         raise SimnetError(f"{where}: presets: {error}: must give settings to try; see Strategy.choices") from error
     others = [other for other in STRATEGIES.built_in() if tag_of(other) != tag_of(added)]
     for other in others:
-        if not added.title or labels & set(choices.presets(other)):
+        if not added.title or labels & set(presets_of(other)):
             raise SimnetError(f"{where}: title: {added.title!r}: must be text, and the title of no other; set another")
     costs = {cost.name: cost for other in others for cost in other.kernels}
     for cost in added.kernels:

@@ -21,7 +21,7 @@ from simnet.strategies.local_steps import DiLoCo, LocalSGD
 from simnet.strategies.one_bit_adam import OneBitAdam
 from simnet.strategies.zero import ShardedUpdate, Zero1
 from simnet.workload.buckets import DDP_BUCKET_BYTES
-from simnet.workload.priced_work import AUTOCAST
+from simnet.workload.roofline import AUTOCAST
 from simnet.workload.workload import Workload
 
 MIB = 2**20

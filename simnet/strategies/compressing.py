@@ -19,8 +19,7 @@ from simnet.collectives import direct
 from simnet.core.bounded_types import BYTES_PER_ELEMENT
 from simnet.core.errors import SimnetError
 from simnet.core.system_options import SystemOptions
-from simnet.strategies.base import BITS_PER_BYTE, Exchange, Strategy, all_gather, choose_all_reduce
-from simnet.strategies.choices import Choices, Options
+from simnet.strategies.base import BITS_PER_BYTE, Choices, Exchange, Options, Strategy, all_gather, choose_all_reduce
 from simnet.strategies.program import Communicate, IterationPart, Kernel, Operation
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket, Cut, longest_piece

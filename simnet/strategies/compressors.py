@@ -19,15 +19,16 @@ from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
 from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
 from simnet.strategies.base import (
+    Choices,
     DenseStage,
     Exchange,
     Mathematics,
+    Options,
     Strategy,
     all_gather,
     choose_all_reduce,
     padded_sign_bytes,
 )
-from simnet.strategies.choices import Choices, Options
 from simnet.strategies.compressing import (
     INDEX_BYTES,
     MOMENTUM,

@@ -21,9 +21,17 @@ from simnet.core.bounded_types import Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
 from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Mathematics, Strategy, strategy_from_text, width_of
+from simnet.strategies.base import (
+    BITS_PER_BYTE,
+    Choices,
+    Mathematics,
+    Options,
+    Strategy,
+    as_it_is,
+    strategy_from_text,
+    width_of,
+)
 from simnet.strategies.binsgdm import BinSGDM
-from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, CompressingStrategy
 from simnet.strategies.program import (
     Communicate,

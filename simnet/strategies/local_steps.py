@@ -17,14 +17,16 @@ from simnet.core.bounded_types import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.strategies.all_reduce import Algorithm, all_reduces_to_try, check_algorithm
 from simnet.strategies.base import (
+    Choices,
     Exchange,
     Mathematics,
+    Options,
     Strategy,
     all_gather,
+    as_it_is,
     choose_all_reduce,
     strategy_from_text,
 )
-from simnet.strategies.choices import Choices, Options, as_it_is
 from simnet.strategies.compressing import BETWEEN_NODES, COPY, CompressingStrategy
 from simnet.strategies.fsdp import FullShard, sharded_memory
 from simnet.strategies.program import (

@@ -15,9 +15,8 @@ from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct
 from simnet.strategies.all_reduce import HIERARCHICAL, DenseAllReduce
-from simnet.strategies.base import BITS_PER_BYTE, DenseStage, Exchange, Strategy, all_gather
+from simnet.strategies.base import BITS_PER_BYTE, Choices, DenseStage, Exchange, Strategy, all_gather, capped_or_fused
 from simnet.strategies.binsgdm import MERGE
-from simnet.strategies.choices import Choices, capped_or_fused
 from simnet.strategies.compressing import MOMENTUM
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory

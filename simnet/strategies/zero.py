@@ -15,8 +15,16 @@ from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
 from simnet.strategies.all_reduce import CAST, Algorithm, DenseAllReduce, check_algorithm
-from simnet.strategies.base import Exchange, Strategy, all_gather, data_parallel, width_of
-from simnet.strategies.choices import Choices, Options, capped_or_fused
+from simnet.strategies.base import (
+    Choices,
+    Exchange,
+    Options,
+    Strategy,
+    all_gather,
+    capped_or_fused,
+    data_parallel,
+    width_of,
+)
 from simnet.strategies.program import Communicate, Kernel, Operation, Program
 from simnet.workload import gpu_memory
 from simnet.workload.buckets import Bucket

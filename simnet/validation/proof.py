@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from simnet.analysis.advice import Advice, RankedSystem
-from simnet.analysis.references import without_faults
+from simnet.analysis.tune import without_faults
 from simnet.core import files, templates
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from simnet.analysis.references import without_faults
+from simnet.analysis.tune import without_faults
 from simnet.calibration import calibration_file, measurement_file, provenance
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.kernels import select_kernels

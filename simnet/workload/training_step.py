@@ -13,7 +13,7 @@ from simnet.cluster.hardware import Calibration, Cluster
 from simnet.core import files, schema
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, MAX_SPREAD, Shape
 from simnet.core.errors import SimnetError
-from simnet.workload import priced_work, roofline
+from simnet.workload import roofline
 from simnet.workload.kernel_cost import optimizer_s
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 
@@ -254,8 +254,8 @@ def _compute(
             f"{workload.label}: times (forward, backward, optimizer) and compute rows; give one of the two"
         )
     num_elements = _num_elements(workload, tensors)
-    if priced_work.work_to_price(workload, cluster) is not None:
-        return priced_work.price(workload, cluster, calibration, convolutions_in(tensors), num_elements)
+    if workload.work_on(cluster.gpu) is not None:
+        return roofline.price(workload, cluster, calibration, convolutions_in(tensors), num_elements)
     if not workload.compute:
         if workload.forward_s is None or workload.backward_s is None:
             raise SimnetError(
@@ -342,9 +342,10 @@ def compute_interval(workload: Workload, cluster: Cluster) -> tuple[float, float
     It is that of the nearest row and, below the smallest measured batch, what scaling may be off; of work that is
     priced by a roofline, that of the share of it which published trainings attain.
     """
-    if (work := priced_work.work_to_price(workload, cluster)) is not None:
+    if (work := workload.work_on(cluster.gpu)) is not None:
         tensors, _ = _gradients(workload)
-        return roofline.attained(work.precision, convolutions_in(tensors)).factors
+        precision = roofline.in_format(work, workload.precision).precision
+        return roofline.attained(precision, convolutions_in(tensors)).factors
     if not workload.compute:
         return None
     rows = _matching_rows(workload, cluster)

@@ -249,3 +249,9 @@ class Workload(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def optimizers(self) -> frozenset[Optimizer]:
         """Those that its work and its compute rows name."""
         return frozenset([*([self.work.optimizer] if self.work else []), *(row.optimizer for row in self.compute)])
+
+    def work_on(self, gpu: str) -> Work | None:
+        """Return the work whose time on a GPU a roofline estimates; None if there is none, or a time for this GPU."""
+        times = self.forward_s, self.backward_s, self.optimizer_s
+        has_time = any(value is not None for value in times) or any(row.gpu == gpu for row in self.compute)
+        return None if has_time else self.work

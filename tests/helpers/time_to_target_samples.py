@@ -12,7 +12,8 @@ from simnet.cluster.hardware import Calibration
 from simnet.core.units import Bandwidth, Duration
 from simnet.engine.scenario import RunSettings, Scenario
 from simnet.engine.simulation import kernel_names
-from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam, choices
+from simnet.strategies import AnyStrategy, DenseAllReduce, OneBitAdam
+from simnet.strategies.base import for_longer_training
 from simnet.workload.workload import Gradient, Workload
 from tests.helpers.topologies import cluster
 
@@ -99,6 +100,6 @@ def simple_costs(strategy: AnyStrategy, times: TunedSteps, **seconds: float) -> 
         step_s=slower * known[strategy.kind],
         dense_s=slower * known["all_reduce"] if dense else 0.0,
     )
-    names = kernel_names(replace(times.scenario, strategy=choices.for_longer_training(strategy, 0.0)))
+    names = kernel_names(replace(times.scenario, strategy=for_longer_training(strategy, 0.0)))
     kernels = coverage(names, times.scenario.calibration)
     return StepCosts(cost, [cost], cost if kernels.are_estimated else None, kernels.unmeasured)

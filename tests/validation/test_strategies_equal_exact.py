@@ -20,7 +20,7 @@ from simnet.engine.result import StrategyResult
 from simnet.engine.scenario import Scenario, build
 from simnet.engine.simulation import simulate
 from simnet.strategies import STRATEGIES, Strategy
-from simnet.strategies.choices import presets, variants
+from simnet.strategies.base import presets_of, variants_of
 from tests.helpers import scenario_samples
 from tests.helpers.random_faults import comings, constant_faults, varying
 
@@ -41,9 +41,9 @@ def settings_of_all() -> list[Strategy]:
     return [
         one
         for kind in STRATEGIES.built_in()
-        for listed in presets(kind).values()
+        for listed in presets_of(kind).values()
         for preset in listed
-        for one in variants(preset, (None,))
+        for one in variants_of(preset, (None,))
     ]
 
 

@@ -10,7 +10,8 @@ import msgspec
 
 from evidence.studies.candidates import CANDIDATES, IN_TOPOLOGY, LATER, NAMES_IN_TOPOLOGY, PLAIN, STUDIED, strategy_of
 from evidence.studies.systems import TOPOLOGY_RANKS, SystemsStudy
-from simnet.strategies import STRATEGIES, choices
+from simnet.strategies import STRATEGIES
+from simnet.strategies.base import train_alike
 
 
 def simulated(name: str) -> Any:
@@ -22,7 +23,7 @@ def test_every_topology_of_a_system_is_trained_in_which_the_simulator_tells_from
     for system in STUDIED:
         strategy = simulated(system.name)
         for topology in system.topologies[1:]:
-            is_alike = choices.train_alike(strategy, msgspec.structs.replace(strategy, topology=topology))
+            is_alike = train_alike(strategy, msgspec.structs.replace(strategy, topology=topology))
             assert ((system.name, topology) in NAMES_IN_TOPOLOGY) is not is_alike
 
 

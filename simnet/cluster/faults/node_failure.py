@@ -59,6 +59,22 @@ class NodeFailure(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True, 
         """No link and no kernel is slower."""
         return ()
 
+    def availability(self, num_nodes: int, seed: int) -> "Availability":
+        """Return which part of a day trains on so many nodes, its spread over days drawn from a seed."""
+        between_s = self.mean_time_between / num_nodes
+        best_s = best_interval_s(between_s, self.checkpoint)
+        every_s = float(self.checkpoint_every or best_s)
+        low, high = _of_days(between_s, every_s, self, seed)
+        return Availability(
+            stops_per_day=DAY_S / between_s,
+            checkpoint_every_s=every_s,
+            fraction=mean_fraction(between_s, every_s, self.checkpoint, self.restart),
+            low=low,
+            high=high,
+            best_every_s=best_s or None,
+            best_fraction=mean_fraction(between_s, best_s, self.checkpoint, self.restart) if best_s else None,
+        )
+
 
 class Availability(Struct, frozen=True, kw_only=True, gc=False):
     """Which part of a day trains where nodes fail.
@@ -80,26 +96,6 @@ class Availability(Struct, frozen=True, kw_only=True, gc=False):
     high: float
     best_every_s: float | None = None
     best_fraction: float | None = None
-
-
-def availability_of(cluster: Cluster, seed: int) -> Availability | None:
-    """Return which part of a day trains; None where no fault says that nodes fail."""
-    failure = next((fault for fault in cluster.faults if isinstance(fault, NodeFailure)), None)
-    if failure is None:
-        return None
-    between_s = failure.mean_time_between / cluster.num_nodes
-    best_s = best_interval_s(between_s, failure.checkpoint)
-    every_s = float(failure.checkpoint_every or best_s)
-    low, high = _of_days(between_s, every_s, failure, seed)
-    return Availability(
-        stops_per_day=DAY_S / between_s,
-        checkpoint_every_s=every_s,
-        fraction=mean_fraction(between_s, every_s, failure.checkpoint, failure.restart),
-        low=low,
-        high=high,
-        best_every_s=best_s or None,
-        best_fraction=mean_fraction(between_s, best_s, failure.checkpoint, failure.restart) if best_s else None,
-    )
 
 
 def best_interval_s(between_s: float, checkpoint_s: float) -> float:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.analysis import advise, advise_with_faults, lost_time, references
+from simnet.analysis import advise, advise_with_faults, lost_time, tune
 from simnet.engine import simulation
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario
@@ -21,5 +21,5 @@ def never_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: Scenario) -> RunResult:
         raise AssertionError("simulated before the output was checked")
 
-    for module in (simulation, advise, advise_with_faults, lost_time, references):
+    for module in (simulation, advise, advise_with_faults, lost_time, tune):
         monkeypatch.setattr(module, "simulate", refuse)

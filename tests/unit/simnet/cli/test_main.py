@@ -14,7 +14,7 @@ import click
 import pytest
 
 from docs import commands
-from simnet.analysis import references
+from simnet.analysis import tune
 from simnet.cli import main, output
 from simnet.cli.main import FORMER, GROUPS, cli
 from simnet.core import files
@@ -190,7 +190,7 @@ class TestProcess:
     def test_an_interrupt_exits_130_with_one_sentence_also_before_a_command_starts(
         self, file: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(references, "simulate", raiser(KeyboardInterrupt()))
+        monkeypatch.setattr(tune, "simulate", raiser(KeyboardInterrupt()))
         result = run("simulate", file)
         assert (result.exit_code, result.stderr) == (130, "simnet: interrupted; nothing was written\n")
         told: list[str] = []

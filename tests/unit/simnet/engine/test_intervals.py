@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from simnet.analysis.references import compared
+from simnet.analysis.tune import compared
 from simnet.cli.main import cli
 from simnet.cluster.faults import ComputeJitter
 from simnet.cluster.hardware import Calibration, LinkCalibration, SlowNode

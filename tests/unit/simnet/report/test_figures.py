@@ -17,9 +17,8 @@ from simnet.core.units import Duration
 from simnet.engine.result import to_json
 from simnet.report import figure
 from simnet.report.figure import Format
-from simnet.report.lost_time import fault_text, lost_time_lines, signed
 from simnet.report.plot import of_run, plot
-from simnet.report.result_page import result_page
+from simnet.report.result_page import fault_text, lost_time_lines, result_page, signed
 from simnet.report.table import Table
 from simnet.report.text import speedup_text
 from tests.helpers.cli import run

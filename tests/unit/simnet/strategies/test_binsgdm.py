@@ -8,7 +8,8 @@ from simnet.cluster.kernel_times import KernelTime
 from simnet.cluster.topology import build
 from simnet.core.units import Duration
 from simnet.engine.simulation import simulate
-from simnet.strategies import QSGD, BinSGDM, choices
+from simnet.strategies import QSGD, BinSGDM
+from simnet.strategies.base import train_alike
 from simnet.strategies.program import Communicate
 from simnet.workload.buckets import Bucket
 from simnet.workload.training_step import Step
@@ -52,10 +53,10 @@ def test_a_merge_that_was_timed_has_a_time_of_each_sign_and_one_of_each_result(n
 
 def test_a_training_with_another_rounding_or_topology_says_nothing_of_this_one():
     drawn, shaped = (BinSGDM(rounding=rounding) for rounding in ("random", "shaped"))
-    assert choices.train_alike(drawn, replace(drawn, intra_node_dtype="bf16"))
-    assert not choices.train_alike(drawn, shaped)
-    assert not choices.train_alike(drawn, replace(drawn, intra_node_dtype="one_bit"))
+    assert train_alike(drawn, replace(drawn, intra_node_dtype="bf16"))
+    assert not train_alike(drawn, shaped)
+    assert not train_alike(drawn, replace(drawn, intra_node_dtype="one_bit"))
     for other in ({"topology": "flat"}, {"average": "gradients"}):
-        assert not choices.train_alike(drawn, replace(drawn, **other))
-        assert choices.train_alike(replace(drawn, **other), replace(drawn, **other))
-    assert not choices.train_alike(drawn, QSGD())
+        assert not train_alike(drawn, replace(drawn, **other))
+        assert train_alike(replace(drawn, **other), replace(drawn, **other))
+    assert not train_alike(drawn, QSGD())

@@ -18,9 +18,8 @@ from simnet.strategies import (
     Fp8AllReduce,
     HybridShard,
     Int8AllReduce,
-    choices,
 )
-from simnet.strategies.base import strategy_from_text
+from simnet.strategies.base import strategy_from_text, train_alike
 from simnet.strategies.compressors import MSTopK
 from tests.helpers.advise_samples import scenario
 from tests.helpers.refusals import refused
@@ -44,12 +43,12 @@ def test_kernels_that_were_timed_with_other_bytes_are_named():
 
 
 def test_trainings_of_the_same_bytes_in_the_same_topology_count():
-    assert choices.train_alike(Int8AllReduce(), replace(FLAT, block_size=64))
-    assert choices.train_alike(FLAT, Int8AllReduce())
-    assert choices.train_alike(ByteGrad(), ByteGrad(topology="hierarchical"))
-    assert not choices.train_alike(Int8AllReduce(), ByteGrad())
-    assert not choices.train_alike(Fp8AllReduce(), ByteGrad())
-    assert not choices.train_alike(Int8AllReduce(), strategy_from_text("qsgd", "here"))
+    assert train_alike(Int8AllReduce(), replace(FLAT, block_size=64))
+    assert train_alike(FLAT, Int8AllReduce())
+    assert train_alike(ByteGrad(), ByteGrad(topology="hierarchical"))
+    assert not train_alike(Int8AllReduce(), ByteGrad())
+    assert not train_alike(Fp8AllReduce(), ByteGrad())
+    assert not train_alike(Int8AllReduce(), strategy_from_text("qsgd", "here"))
 
 
 def test_no_exchange_is_ranked_twice():

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from simnet.engine.prepared_scenario import PreparedScenario
 from simnet.engine.scenario import Scenario
 from simnet.engine.simulation import simulate
-from simnet.strategies import choices
+from simnet.strategies.base import form_of, variants_of
 from simnet.strategies.zero import Zero1, partition
 from simnet.workload.gpu_memory import ModelMemory
 from simnet.workload.training_step import Tensor
@@ -128,10 +128,10 @@ def test_the_largest_goes_first_to_the_rank_with_the_fewest_elements():
 
 
 def test_both_ways_to_hand_out_are_tried():
-    tried = [*choices.variants(Zero1(wire_dtype="bf16", overlap_param_gather=True), (None,))]
-    assert [choices.form(setting) for setting in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
+    tried = [*variants_of(Zero1(wire_dtype="bf16", overlap_param_gather=True), (None,))]
+    assert [form_of(setting) for setting in tried] == ["all-gather"] * 3 + ["broadcast"] * 2
     assert [setting.overlap_param_gather for setting in tried] == [False, True, False, False, False]
     assert [setting.bucketing for setting in tried] == ["ddp", "ddp", "fused", "ddp", "fused"]
     *_, broadcasts, _ = tried
     assert (broadcasts.parameters_as_bucket_view, broadcasts.algorithm, broadcasts.wire_dtype) == (True, "auto", "bf16")
-    assert [*choices.variants(broadcasts, (None,))] == tried[3:]
+    assert [*variants_of(broadcasts, (None,))] == tried[3:]

@@ -11,8 +11,7 @@ from msgspec.structs import replace
 
 import simnet
 from simnet.analysis.advise import advise
-from simnet.analysis.references import references
-from simnet.analysis.tune import PLAIN, TIE, dense_systems
+from simnet.analysis.tune import PLAIN, TIE, dense_systems, references
 from simnet.cli.main import cli
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import load

@@ -4,10 +4,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from simnet.analysis.references import compared
+from simnet.analysis.tune import compared
 from simnet.engine.result import Influence
 from simnet.engine.scenario import load
-from simnet.report import influences
+from simnet.report import result_page
 
 
 def test_a_sentence_names_the_end_that_changes_most() -> None:
@@ -15,7 +15,7 @@ def test_a_sentence_names_the_end_that_changes_most() -> None:
 
     def told(key: str, interval: tuple[float, float], values: tuple[float, float], **changes: Any) -> str:
         one = Influence(key=key, interval=interval, values=values)
-        return influences.sentence(replace(result, sensitive_to=(one,), **changes))
+        return result_page.sensitivity_sentence(replace(result, sensitive_to=(one,), **changes))
 
     links, kernel = "calibration.inter_node.efficiency", "calibration.kernels.{}.time_per_element"
     for key, interval, values, said in (

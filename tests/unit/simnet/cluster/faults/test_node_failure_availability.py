@@ -11,7 +11,7 @@ from simnet.cluster.faults import node_failure
 from simnet.cluster.faults.node_failure import (
     DAY_S,
     Availability,
-    availability_of,
+    NodeFailure,
     best_interval_s,
     mean_fraction,
 )
@@ -22,9 +22,9 @@ HOUR_S = 3600.0
 
 def availability(num_nodes: int = 4, seed: int = 0, **keys: str) -> Availability:
     failing = {"mean_time_between": "400 h", "checkpoint": "1 min", "restart": "10 min", **keys}
-    result = availability_of(cluster(fault("node_failure", **failing), num_nodes=num_nodes), seed)
-    assert result is not None
-    return result
+    (failure,) = cluster(fault("node_failure", **failing)).faults
+    assert isinstance(failure, NodeFailure)
+    return failure.availability(num_nodes, seed)
 
 
 # Daly (2006), equation 37, worked out by hand: sqrt(2 d M) (1 + sqrt(d / 2M) / 3 + (d / 2M) / 9) - d.
