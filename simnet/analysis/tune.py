@@ -130,14 +130,19 @@ class Contender(NamedTuple):
         return cls(step_s, effort(strategy, workload), math.inf if memory is None else memory.total_bytes)
 
 
+def tied_places(steps_s: Sequence[float]) -> list[int]:
+    """Return the places of the fastest, and of those that `TIE` makes as fast."""
+    fastest_s = min(steps_s)
+    return [place for place, step_s in enumerate(steps_s) if step_s < TIE * fastest_s]
+
+
 def first_of_ties(contenders: Sequence[Contender]) -> int:
     """Return the place of the one to take: the fastest, unless `TIE` makes others as fast.
 
     Of those the lines that can be pasted into a PyTorch script win over flags of another framework, then what leaves
     clearly more memory, then the fastest.
     """
-    fastest_s = min(contender.step_s for contender in contenders)
-    tied = [contender for contender in contenders if contender.step_s < TIE * fastest_s]
+    tied = [contenders[place] for place in tied_places([contender.step_s for contender in contenders])]
     easiest = [contender for contender in tied if contender.effort == min(contender.effort for contender in tied)]
     least_bytes = min(contender.held_bytes for contender in easiest)
     return contenders.index(min(contender for contender in easiest if contender.held_bytes <= TIE * least_bytes))
@@ -272,10 +277,15 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
     made = []
     for lane, scenario in enumerate(scenarios):
         fastest = [cuts[first_of_least([times[cut][lane] for cut in cuts])] for cuts in by_system]
-        # Memory does not depend on rates, so that it is asked for once.
-        held |= {cut: memory_of(with_settings(first, cut.settings), cut.strategy) for cut in fastest if cut not in held}
-        steps = [Contender.of(cut.strategy, times[cut][lane], held[cut], first.workload) for cut in fastest]
-        best = fastest[first_of_ties(steps)]
+        tied = [fastest[place] for place in tied_places([times[cut][lane] for cut in fastest])]
+        # Memory does not depend on rates, so that it is asked for once, and only where it decides.
+        if len(tied) > 1:
+            held |= {
+                cut: memory_of(with_settings(first, cut.settings), cut.strategy) for cut in tied if cut not in held
+            }
+            steps = [Contender.of(cut.strategy, times[cut][lane], held[cut], first.workload) for cut in tied]
+            tied = [tied[first_of_ties(steps)]]
+        (best,) = tied
         is_uncut = best.settings == settings_of(scenario)
         made.append(
             References(

@@ -12,7 +12,7 @@ from simnet.cluster.schedule import Schedule
 from simnet.cluster.topology import Topology
 from simnet.collectives import link_loads
 from simnet.collectives.link_loads import LevelLoad
-from simnet.core.lanes import Number, UnlikeLanesError, largest, least
+from simnet.core.lanes import Number, largest, least
 
 _NEVER = float("inf")
 _ROUNDING = 1e-12
@@ -63,22 +63,6 @@ class OverlappedCost(NamedTuple):
         for phase in self.phases:
             now = largest(*(_leg_end_s(leg, now + leg.latency_s, computing_s) for leg in phase))
         return largest(now, self.host_s)
-
-
-def price(
-    topology: Topology, schedule: Schedule, message_bytes: float, *, is_alone: bool = True
-) -> Number | OverlappedCost:
-    """Return what a collective takes [s], or what tells it where others or the GPU may slow it.
-
-    Raises:
-        UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
-    """
-    # Then nothing that happens meanwhile changes what it takes, and a number will do.
-    if is_alone and not topology.compute_slows_links:
-        return link_loads.seconds(topology, schedule, message_bytes)
-    if schedule.alternatives:
-        raise UnlikeLanesError  # which of them is fastest depends on what the GPU does
-    return pace(topology, schedule, message_bytes)
 
 
 def pace(topology: Topology, schedule: Schedule, message_bytes: float) -> OverlappedCost:

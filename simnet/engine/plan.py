@@ -214,8 +214,7 @@ class StrategyPlan:
         prices: list[Price] = [0.0]
         for part in self._priced:
             if isinstance(part, Communicate):
-                # Beside others on its links it has no time of its own: `OneRank` asks its price from event to event.
-                prices.append(pace.price(topology, part.schedule, part.message_bytes, is_alone=self.are_apart))
+                prices.append(self._collective_price(topology, part))
             elif isinstance(part, Kernel):
                 prices.append(kernel_s(part))
             elif isinstance(part, _HostPauses):
@@ -225,6 +224,20 @@ class StrategyPlan:
             else:
                 prices.append(part.share.seconds(times) + part.seconds)
         return prices
+
+    def _collective_price(self, topology: Topology, part: Communicate) -> Price:
+        """Return what a collective takes [s], or what tells it where others or the GPU may slow it.
+
+        Raises:
+            UnlikeLanesError: lanes in which another schedule may be the fastest, on links that the GPU slows.
+        """
+        # Then nothing that happens meanwhile changes what it takes, and a number will do.
+        if self.are_apart and not topology.compute_slows_links:
+            return link_loads.seconds(topology, part.schedule, part.message_bytes)
+        if part.schedule.alternatives:
+            raise UnlikeLanesError  # which of them is fastest depends on what the GPU does
+        # Beside others on its links it has no time of its own: `OneRank` asks its price from event to event.
+        return pace.pace(topology, part.schedule, part.message_bytes)
 
     def iteration_s(self, at: PlanNumbers) -> float:
         """Return the mean iteration of the period where all ranks are alike [s]."""

@@ -104,7 +104,8 @@ class OneRank:
         self._ended, self._began, self._is_idle = [0] * number, [0.0] * number, [True] * number
         # What is left of each stream's kernel, and when its collective ends.
         self._left, self._until = [NEVER] * number, [NEVER] * number
-        self._followed = CollectivesUnderWay()
+        # Made with the first collective that has to be followed: most programs have none.
+        self._followed: CollectivesUnderWay | None = None
         self._kernels = self._sends = 0
         # Of the kernel with the least left: how much that is, in how many times as much it is done, and when.
         self._least, self._pace, self._kernel_s = NEVER, 0.0, NEVER
@@ -173,8 +174,8 @@ class OneRank:
         self.now = then
         if not is_kernel:
             # A followed collective may only have come to its next phase; it says itself whether it has ended.
-            followed = self._followed.streams
-            ended = self._followed.go(then) if followed else ()
+            followed = self._followed.streams if self._followed else ()
+            ended = self._followed.go(then) if self._followed and followed else ()
             for stream, until in enumerate(self._until):
                 if until <= then and stream not in followed:
                     self._end_collective(stream)
@@ -215,7 +216,7 @@ class OneRank:
         else:
             self._kernel_s = NEVER
         # After all have begun: whether the GPU computes from now on is known only then, and every rate follows from it.
-        if self._followed.streams:
+        if self._followed and self._followed.streams:
             self._followed.set_computing(self.now, is_computing=self._kernels > 0)
             for stream, then in self._followed.next_s().items():
                 self._until[stream] = then
@@ -238,6 +239,7 @@ class OneRank:
             self._arrive(OperationId(stream, self._ended[stream]), self.now)
             return True
         if isinstance(price, OverlappedCost):
+            self._followed = self._followed or CollectivesUnderWay()
             self._followed.begin(stream, price, self.now)
         else:
             self._until[stream] = self.now + price

@@ -7,11 +7,10 @@ from simnet.core.units import format_seconds
 from simnet.engine.result import RunResult, StrategyResult
 from simnet.report.answer_line import run_line
 from simnet.report.figure import STEP_PARTS
-from simnet.report.labels import sides, titles
 from simnet.report.page import Page
 from simnet.report.result_page import assumptions, comparison, verdict
 from simnet.report.table import Table
-from simnet.report.text import printable
+from simnet.report.text import printable, sides, titles
 
 LEAST_PERCENT = 0.2
 """A part of a bar below this share of the longest is not drawn."""

@@ -9,8 +9,7 @@ from simnet.calibration.comparison import Comparison, coverage, mean_error, wors
 from simnet.core.units import format_seconds
 from simnet.engine.result import RunResult, SweepResult
 from simnet.report.crossover import crossing_text
-from simnet.report.labels import names
-from simnet.report.text import printable, speedup_text
+from simnet.report.text import names, printable, speedup_text
 
 
 def run_line(result: RunResult) -> str:

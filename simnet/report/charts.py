@@ -33,24 +33,29 @@ from simnet.report.chart import (
     values_of,
 )
 from simnet.report.figure import SKY, STEP_PARTS, VERMILION
-from simnet.report.labels import (
+from simnet.report.sweep_page import is_slower
+from simnet.report.table import Column, Table
+from simnet.report.text import (
     BANDWIDTH_KEYS,
     NODES_KEYS,
     PART_KEYS,
     ROLES,
     WORKLOAD_KEYS,
     Panels,
+    bandwidth_text,
+    gpus_text,
     grouped,
+    key_text,
     label,
     main_key,
+    nodes_text,
     numbers,
+    rate_label,
     sides,
+    speedup_text,
     titles,
     value_label,
 )
-from simnet.report.sweep_page import is_slower
-from simnet.report.table import Column, Table
-from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, rate_label, speedup_text
 from simnet.strategies import STRATEGIES
 
 LOOKS: tuple[dict[str, Any], ...] = (

@@ -25,12 +25,23 @@ from simnet.report import charts, comparison_charts, step_charts
 from simnet.report.advice import answer, answer_table
 from simnet.report.chart import Chart
 from simnet.report.crossover import crossover_sentences
-from simnet.report.labels import label as label_of
-from simnet.report.labels import panels, sides, titles, varies, workload_name
 from simnet.report.result_page import assumptions, interval_text, noun, reference_sentence
 from simnet.report.sweep_page import headlines, is_slower
 from simnet.report.table import Table
-from simnet.report.text import capitalized, nics_text, nodes_text, percent, printable, speedup_text
+from simnet.report.text import (
+    capitalized,
+    nics_text,
+    nodes_text,
+    panels,
+    percent,
+    printable,
+    sides,
+    speedup_text,
+    titles,
+    varies,
+    workload_name,
+)
+from simnet.report.text import label as label_of
 
 BANDWIDTH = "cluster.inter_node.bandwidth"
 NODES = "cluster.num_nodes"

@@ -12,13 +12,30 @@ from simnet.analysis import results_file
 from simnet.core.errors import SimnetError
 from simnet.core.files import write_file
 from simnet.engine.result import PointResult, RunResult, SweepResult, point_result
-from simnet.report import charts, labels, step_charts
+from simnet.report import charts, step_charts
 from simnet.report.chart import FAINT, Chart, Curve
 from simnet.report.chart_matplotlib import Shared, figure_of
 from simnet.report.charts import BANDWIDTH, NODES, along, lines_of
 from simnet.report.figure import SCREEN, FigureStyle, Format, current, image, styled
-from simnet.report.labels import BANDWIDTH_KEYS, NODES_KEYS, Panels
-from simnet.report.text import bandwidth_text, count_text, nodes_text, printable
+from simnet.report.text import (
+    BANDWIDTH_KEYS,
+    NODES_KEYS,
+    Panels,
+    against_flat,
+    bandwidth_text,
+    calibration_name,
+    context,
+    count_text,
+    grouped,
+    main_key,
+    nodes_text,
+    numbers,
+    panels,
+    printable,
+    sides,
+    titles,
+    varies,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,7 +150,7 @@ OF_ONE_RUN = {
         lambda run: f"Times of {count_text(run.result.num_iterations, 'iteration')}",
         lambda run: [step_charts.distribution(run, over_median=over_median) for over_median in (False, True)],
         "all iterations take as long; give the cluster faults that vary or come and go",
-        labels.varies,
+        varies,
         is_of_faults=True,
     ),
     "lost_time": RunFigure(
@@ -149,9 +166,9 @@ OF_ONE_RUN = {
 def of_run(run: RunResult, name: str) -> "Figure":
     """Return one of the figures `OF_ONE_RUN` of a run that has the data."""
     drawing = OF_ONE_RUN[name]
-    title = f"{drawing.title(run)}: {labels.context([point_result({}, run)])}"
-    source = f"Simulated by simnet {printable(run.version)}. Calibration: {labels.calibration_name(run)}."
-    source = f"{source} {labels.against_flat([run])}".strip()
+    title = f"{drawing.title(run)}: {context([point_result({}, run)])}"
+    source = f"Simulated by simnet {printable(run.version)}. Calibration: {calibration_name(run)}."
+    source = f"{source} {against_flat([run])}".strip()
     panels = {" " * place: chart for place, chart in enumerate(drawing.charts(run))}
     return figure_of(panels, title=title, footer=source, width_in=current().page_in, shared="y")
 
@@ -222,18 +239,18 @@ def draw(sweep: SweepResult, *, where: str, names: Sequence[str] = ()) -> "dict[
 
 def _charts(sweep: SweepResult, drawing: Drawing, where: str) -> dict[str, Chart]:
     """Return the chart of each panel: by the values of the keys that it has no axis for, in file order."""
-    panels = labels.grouped(sweep.points, [key for key in sweep.varied if key not in drawing.drawn])
-    split = drawing.split(panels)
+    groups = grouped(sweep.points, [key for key in sweep.varied if key not in drawing.drawn])
+    split = drawing.split(groups)
     # Panels without the baseline, which `split` may add, do not count.
-    _check_number(len(split if drawing.only_asked else panels), MAX_PANELS, "panels", where)
-    roles = labels.titles(sweep.points)
+    _check_number(len(split if drawing.only_asked else groups), MAX_PANELS, "panels", where)
+    roles = titles(sweep.points)
     whole = {label: drawing.chart(points, roles=roles) for label, points in split.items()}
     for chart in whole.values():
         _check_number(len(chart.y.ticks) if chart.is_of_rows else 0, MAX_ROWS, "rows of bars", where)
     # Many lines in one panel cannot be told apart: each gets a panel, the others faintly behind it.
     lines = {label: drawing.lines(points) for label, points in split.items()} if drawing.lines else {}
-    numbers = list(map(len, lines.values()))
-    if not lines or max(numbers) <= MOST_CURVES or sum(numbers) > MOST_MULTIPLES:
+    counts = list(map(len, lines.values()))
+    if not lines or max(counts) <= MOST_CURVES or sum(counts) > MOST_MULTIPLES:
         return whole
     return {
         "\n".join(filter(None, (label, name))): _multiple(whole[label], name, drawing.chart(points, roles=roles))
@@ -273,31 +290,32 @@ def _figure(sweep: SweepResult, drawing: Drawing, panels: Mapping[str, Chart]) -
 
 
 def _title(sweep: SweepResult, drawing: Drawing) -> str:
-    strategy, baseline = [*labels.titles(sweep.points), ""][:2]
+    strategy, baseline = [*titles(sweep.points), ""][:2]
     # Over nodes the same word, scaling, means two questions: the title says which was asked.
     is_weak = all(point.scenario.run.global_batch is None for point in sweep.points)
     scaling = "samples per rank fixed (weak scaling)" if is_weak else "global batch fixed (strong scaling)"
     shown = drawing.title.format(strategy=strategy, baseline=baseline, scaling=scaling)
-    return f"{printable(sweep.question)}\n{shown}\n{labels.context(sweep.points)}"
+    return f"{printable(sweep.question)}\n{shown}\n{context(sweep.points)}"
 
 
 def _footer(sweep: SweepResult, drawing: Drawing, *, has_intervals: bool) -> str:
-    calibrations = ", ".join(dict.fromkeys(labels.calibration_name(point) for point in sweep.points))
+    calibrations = ", ".join(dict.fromkeys(calibration_name(point) for point in sweep.points))
     versions = ", ".join(dict.fromkeys(printable(point.version) for point in sweep.points))
     shown = sweep.points if has_intervals else ()
     # A caption speaks of bands only where some are drawn.
     draws = max((point.scenario.run.draws or 0 for point in shown if point.intervals), default=0)
     bands = f" Bands: 90 % intervals over {draws} draws of calibration and model error." if draws else ""
-    references = f" {text}" if "baseline" in drawing.needs and (text := labels.against_flat(sweep.points)) else ""
+    over_flat = against_flat(sweep.points) if "baseline" in drawing.needs else ""
+    references = f" {over_flat}" if over_flat else ""
     return f"Simulated by simnet {versions}. Calibration: {calibrations}.{bands}{references}"
 
 
 def _drawings(sweep: SweepResult) -> tuple[dict[str, Drawing], dict[str, str]]:
     """Return the figures whose axes vary in these results, and why others cannot be drawn, by their names."""
-    panels = labels.panels(sweep.points).values()
+    by_panel = panels(sweep.points).values()
     has: dict[Need, bool] = {
-        "nodes": any(len(_node_counts(points)) > 1 for points in panels),
-        "bandwidths": any(len(_rates(points)) > 1 for points in panels),
+        "nodes": any(len(_node_counts(points)) > 1 for points in by_panel),
+        "bandwidths": any(len(_rates(points)) > 1 for points in by_panel),
         "baseline": all(point.speedup is not None and point.baseline is not None for point in sweep.points),
     }
     # Nodes and bandwidth have figures of their own; sweeps of other keys have those of any key.
@@ -321,12 +339,12 @@ def _node_counts(points: Iterable[PointResult]) -> set[int]:
 
 def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures of a sweep over a number of a fault, or of one whose iterations vary."""
-    numeric = [key for key in sweep.varied if labels.numbers(sweep.points, key) is not None]
+    numeric = [key for key in sweep.varied if numbers(sweep.points, key) is not None]
     of_faults = [key for key in numeric if key.startswith(FAULT_KEYS)]
     # Without a spread, the tails of iterations are their medians.
-    if not numeric or not (of_faults or any(map(labels.varies, sweep.points))):
+    if not numeric or not (of_faults or any(map(varies, sweep.points))):
         return {}
-    key = of_faults[-1] if of_faults else labels.main_key(sweep)
+    key = of_faults[-1] if of_faults else main_key(sweep)
     others = [other for other in sweep.varied if other != key]
     return {
         "iteration_time": Drawing(
@@ -345,13 +363,13 @@ def _tail_drawings(sweep: SweepResult) -> dict[str, Drawing]:
 
 def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
     """Return the figures of a sweep over neither nodes nor bandwidth: lines over numbers, else bars."""
-    key = labels.main_key(sweep)
+    key = main_key(sweep)
     others = [other for other in sweep.varied if other != key]
     title = "Speedup of {strategy} over {baseline}"
     breakdown = NETWORK_DRAWINGS["breakdown"]._replace(split=_with_alone)
     # A line needs two points that differ in its key alone, which listed points often have not.
-    is_scattered = bool(others) and all(len(line) == 1 for line in labels.grouped(sweep.points, others).values())
-    if is_scattered or labels.numbers(sweep.points, key) is None:
+    is_scattered = bool(others) and all(len(line) == 1 for line in grouped(sweep.points, others).values())
+    if is_scattered or numbers(sweep.points, key) is None:
         keys = tuple(sweep.varied) if is_scattered else (key,)
         bars, stacks = partial(charts.speedup_of_each, keys=keys), partial(charts.breakdown_of_each, keys=keys)
         return {
@@ -368,7 +386,7 @@ def _key_drawings(sweep: SweepResult) -> dict[str, Drawing]:
         ),
         "breakdown": breakdown._replace(chart=partial(charts.breakdown_over, key=key), drawn=(key,)),
     }
-    if rows := [other for other in others if labels.numbers(sweep.points, other) is not None]:
+    if rows := [other for other in others if numbers(sweep.points, other) is not None]:
         cells = partial(charts.heat_map, row_key=rows[-1], column_key=key)
         drawings["heat_map"] = Drawing(NETWORK_DRAWINGS["heat_map"].title, cells, ("baseline",), (key, rows[-1]))
     return drawings
@@ -378,7 +396,7 @@ def _with_alone(panels: Panels) -> Panels:
     """Add to each panel one without the baseline, if its bars make those of the strategy too short to read."""
 
     def is_short(points: Sequence[PointResult]) -> bool:
-        tallest = max(side.iteration_s for point in points for side in labels.sides(point))
+        tallest = max(side.iteration_s for point in points for side in sides(point))
         return tallest >= MUCH_TALLER * max(point.result.iteration_s for point in points)
 
     if not any(map(is_short, panels.values())):

@@ -12,7 +12,6 @@ from simnet.core.units import Quantity, format_bytes, format_seconds
 from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
-from simnet.report.labels import names, sides
 from simnet.report.page import Page
 from simnet.report.rows import BY_NAME, METRICS
 from simnet.report.table import Column, Table
@@ -23,11 +22,13 @@ from simnet.report.text import (
     clipped,
     count_text,
     hanging,
+    names,
     nodes_text,
     part_title,
     percent,
     printable,
     short_text,
+    sides,
     speedup_text,
     value_text,
     workload_title,

@@ -24,7 +24,6 @@ from simnet.report.chart import (
 )
 from simnet.report.charts import BAR, BASELINE_HATCH, LOOKS, stack
 from simnet.report.figure import BLUE, STEP_PARTS, VERMILION
-from simnet.report.labels import sides, titles
 from simnet.report.result_page import (
     change_text,
     factor_text,
@@ -37,7 +36,7 @@ from simnet.report.result_page import (
     usual,
 )
 from simnet.report.table import Column, Table
-from simnet.report.text import percent
+from simnet.report.text import percent, sides, titles
 
 MOST_BARS = 12
 PERCENTILES = {50: "o", 95: "s", 99: "D"}

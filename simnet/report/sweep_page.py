@@ -9,33 +9,31 @@ from itertools import takewhile, zip_longest
 
 from simnet.core.units import format_seconds
 from simnet.engine.result import PointResult, SweepResult
-from simnet.report.labels import (
-    BANDWIDTH_KEYS,
-    NODES_KEYS,
-    WORKLOAD_KEYS,
-    names,
-    panels,
-    short_key,
-    sides,
-    tuned_title,
-    value_label,
-    varies,
-)
 from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.rows import BY_NAME
 from simnet.report.table import Column, Table
 from simnet.report.text import (
+    BANDWIDTH_KEYS,
+    NODES_KEYS,
     WIDTH,
+    WORKLOAD_KEYS,
     bandwidth_text,
     capitalized,
     gpus_text,
     hanging,
+    names,
     nodes_text,
     notes_lines,
+    panels,
     printable,
+    short_key,
+    sides,
     speedup_text,
+    tuned_title,
+    value_label,
     value_text,
+    varies,
 )
 
 MAX_COLUMNS = 11

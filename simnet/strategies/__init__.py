@@ -4,8 +4,17 @@ Those that compress gradients carry the names and options of `binsgdm.compressor
 `STRATEGIES.register`, or by an entry point of the group `simnet.strategies`; what an author needs is here, too.
 """
 
-from simnet.strategies.all_reduce import DenseAllReduce
-from simnet.strategies.base import STRATEGIES, AnyStrategy, Choices, DenseStage, Exchange, Planner, Strategy, register
+from simnet.strategies.base import (
+    STRATEGIES,
+    AnyStrategy,
+    Choices,
+    DenseAllReduce,
+    DenseStage,
+    Exchange,
+    Planner,
+    Strategy,
+    register,
+)
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import (
     CompressingStrategy,

@@ -19,8 +19,7 @@ from simnet.cluster.schedule import Group, GroupKind
 from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms, direct
 from simnet.core.bounded_types import BYTES_PER_ELEMENT
-from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import BITS_PER_BYTE, Choices, Exchange, Strategy, all_gather
+from simnet.strategies.base import BITS_PER_BYTE, Algorithm, Choices, Exchange, Strategy, all_gather, check_algorithm
 from simnet.strategies.compressing import COPY
 from simnet.strategies.program import Communicate, Kernel, Operation
 from simnet.workload import gpu_memory

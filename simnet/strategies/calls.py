@@ -11,8 +11,7 @@ from typing import Any
 
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.units import Size
-from simnet.strategies.all_reduce import HIERARCHICAL, DenseAllReduce
-from simnet.strategies.base import Strategy
+from simnet.strategies.base import HIERARCHICAL, DenseAllReduce, Strategy
 from simnet.strategies.binsgdm import BinSGDM
 from simnet.strategies.compressing import CompressingStrategy
 from simnet.strategies.compressors import Fp8AllReduce, Int8AllReduce

@@ -17,15 +17,17 @@ from simnet.cluster.topology import Topology as NetworkTopology
 from simnet.collectives import direct, ring
 from simnet.core.bounded_types import Count
 from simnet.core.errors import SimnetError
-from simnet.strategies.all_reduce import Algorithm, DenseAllReduce, check_algorithm
 from simnet.strategies.base import (
+    Algorithm,
     Choices,
+    DenseAllReduce,
     DenseStage,
     Exchange,
     Mathematics,
     Options,
     Strategy,
     all_gather,
+    check_algorithm,
     choose_all_reduce,
     padded_sign_bytes,
 )

@@ -20,14 +20,15 @@ from simnet.collectives import algorithms
 from simnet.core.bounded_types import Count, Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.strategies.all_reduce import Algorithm, check_algorithm
 from simnet.strategies.base import (
     BITS_PER_BYTE,
+    Algorithm,
     Choices,
     Mathematics,
     Options,
     Strategy,
     as_it_is,
+    check_algorithm,
     strategy_from_text,
     width_of,
 )

@@ -15,15 +15,17 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import algorithms
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Count, Dtype
 from simnet.core.errors import SimnetError
-from simnet.strategies.all_reduce import Algorithm, all_reduces_to_try, check_algorithm
 from simnet.strategies.base import (
+    Algorithm,
     Choices,
     Exchange,
     Mathematics,
     Options,
     Strategy,
     all_gather,
+    all_reduces_to_try,
     as_it_is,
+    check_algorithm,
     choose_all_reduce,
     strategy_from_text,
 )

@@ -14,8 +14,17 @@ from msgspec.structs import replace
 from simnet.cluster.schedule import Group
 from simnet.cluster.topology import Topology
 from simnet.collectives import direct
-from simnet.strategies.all_reduce import HIERARCHICAL, DenseAllReduce
-from simnet.strategies.base import BITS_PER_BYTE, Choices, DenseStage, Exchange, Strategy, all_gather, capped_or_fused
+from simnet.strategies.base import (
+    BITS_PER_BYTE,
+    HIERARCHICAL,
+    Choices,
+    DenseAllReduce,
+    DenseStage,
+    Exchange,
+    Strategy,
+    all_gather,
+    capped_or_fused,
+)
 from simnet.strategies.binsgdm import MERGE
 from simnet.strategies.compressing import MOMENTUM
 from simnet.strategies.program import Communicate, Kernel, Operation

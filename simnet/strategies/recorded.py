@@ -14,8 +14,7 @@ from simnet.core import files
 from simnet.core.errors import SimnetError
 from simnet.core.units import format_bytes
 from simnet.strategies import step_file, step_layouts
-from simnet.strategies.all_reduce import Algorithm, check_algorithm
-from simnet.strategies.base import Choices, Strategy, as_it_is
+from simnet.strategies.base import Algorithm, Choices, Strategy, as_it_is, check_algorithm
 from simnet.strategies.program import (
     NO_SHARE,
     Communicate,

@@ -14,14 +14,17 @@ from simnet.collectives.broadcast import Form
 from simnet.core.bounded_types import Dtype
 from simnet.core.errors import SimnetError
 from simnet.core.units import Size
-from simnet.strategies.all_reduce import CAST, Algorithm, DenseAllReduce, check_algorithm
 from simnet.strategies.base import (
+    CAST,
+    Algorithm,
     Choices,
+    DenseAllReduce,
     Exchange,
     Options,
     Strategy,
     all_gather,
     capped_or_fused,
+    check_algorithm,
     data_parallel,
     width_of,
 )

@@ -20,7 +20,7 @@ from simnet.engine.every_send import Exact
 from simnet.engine.prepared_scenario import StepLanes
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
-from simnet.report import labels
+from simnet.report import text
 from simnet.strategies import BinSGDM, DenseAllReduce, TopK
 from tests.helpers.refusals import refused
 from tests.helpers.step_samples import scenario
@@ -67,7 +67,7 @@ def test_auto_takes_nccl_and_never_what_it_does_not_have() -> None:
             assert bool(chosen.protocol) == (calibration is FITTED)
     assert algorithms.choose("any", topology(8, 8), 8.0).algorithm == "halving_doubling"
     run = simulate(scenario(BinSGDM(), 2, calibration=FITTED, baseline=DenseAllReduce()))
-    assert labels.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
+    assert text.titles([run]) == ["BinSGDM", "DDP (fp32, NCCL's choice)"]
     assert run.baseline is not None
     assert run.baseline.algorithm == "tree Simple"
 
