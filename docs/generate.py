@@ -34,7 +34,7 @@ from simnet.cluster.nccl_costs import NcclCosts
 from simnet.collectives import algorithms
 from simnet.core import files, parsing, templates, units
 from simnet.core.bounded_types import Precision
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.engine import result, scenario
 from simnet.report import rows
 from simnet.strategies import step_file

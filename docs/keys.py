@@ -11,8 +11,7 @@ import msgspec
 import msgspec.inspect as types
 from msgspec import NODEFAULT, Struct
 
-from simnet.core.registry import RegistryType
-from simnet.core.schema import type_of
+from simnet.core.schema import RegistryType, type_of
 from simnet.core.system_options import SystemOptions
 from simnet.core.units import Quantity
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from simnet.analysis import code_hash
+from simnet.analysis import journal
 from simnet.analysis.journal import Entry, Journal, Outcome
 from simnet.analysis.workers import Pool, local_pool, raised_gc_threshold, run_on
 from simnet.core import files
@@ -72,8 +72,8 @@ class SweepPoint:
     def key(self) -> str:
         """Content hash of the scenario, the files of its own that it names, and the simulator's code."""
         # Results of other code are never taken from the journal: a model that changed would go unnoticed.
-        digest = hashlib.sha256(code_hash.of_simnet().encode())
-        for _, code in sorted(code_hash.foreign_code().items()):
+        digest = hashlib.sha256(journal.hash_of_simnet().encode())
+        for _, code in sorted(journal.foreign_code().items()):
             digest.update(code)
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
         for path in _input_files(self.scenario):
@@ -362,7 +362,7 @@ def _timed(outcomes: Iterator[Outcome], part_s: float) -> Generator[tuple[list[O
 class SweepTask(NamedTuple):
     """What a worker does in one go: scenarios to simulate, by their keys, and what it must have for that."""
 
-    computing: code_hash.Computing
+    computing: journal.Computing
     keys: tuple[str, ...]
     scenarios: tuple[Scenario, ...]
 
@@ -373,7 +373,7 @@ def simulate_task(task: SweepTask) -> TaskPart:
     Raises:
         SimnetError: the worker computes with something else than the task's sender: its results could differ.
     """
-    if (other := code_hash.difference(task.computing)) is not None:
+    if (other := journal.difference(task.computing)) is not None:
         raise SimnetError(f"{socket.gethostname()}: a worker has {other}: install the same on all workers")
     with raised_gc_threshold(), closing(_timed(run_points(task.scenarios), ENOUGH_S)) as parts:
         outcomes, seconds = next(parts)
@@ -384,7 +384,7 @@ def _on_pool(
     pool: Pool, queue: _Queue, point_s: float | None, *, is_elsewhere: bool
 ) -> Generator[TaskPart, None, None]:
     """Simulate what is in a queue; the first tasks are of one point each where nobody knows how long it takes."""
-    computing = code_hash.computing()
+    computing = journal.computing()
 
     def next_task() -> tuple[SweepTask, Sequence[SweepPoint]] | None:
         share = math.ceil(len(queue) / (TASKS_PER_WORKER * pool.num_slots()))

@@ -11,7 +11,7 @@ from simnet.analysis import whatif
 from simnet.cluster.hardware import Calibration, Link
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.axes import Override
 from simnet.engine.memory_fit import fits_uncut, memory_of, that_fit

@@ -27,7 +27,7 @@ from multiprocessing import resource_tracker
 from threading import Thread
 from typing import Any, TypeVar
 
-from simnet.analysis import code_hash
+from simnet.analysis import journal
 from simnet.core.errors import SimnetError, install
 from simnet.core.version import VERSION
 
@@ -360,7 +360,7 @@ class DaskPool(Pool):
         wanted = _minor(platform.python_version())
         for worker, about in self._client.get_versions()["workers"].items():
             self._check(worker, "Python", _minor(about["host"]["python"]), wanted)
-        for worker, (version, difference) in self._client.run(_asking(code_hash.computing())).items():
+        for worker, (version, difference) in self._client.run(_asking(journal.computing())).items():
             self._check(worker, "simnet", version, VERSION)
             if difference:
                 raise SimnetError(f"{self._where}: worker {worker} has {difference}: {_SAME}")
@@ -396,7 +396,7 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _asking(wanted: code_hash.Computing) -> Callable[[], tuple[str, str]]:
+def _asking(wanted: journal.Computing) -> Callable[[], tuple[str, str]]:
     """Return a function that returns the version of simnet where it runs, and what computes in another way there.
 
     Both are "" where there is none. Being inside another function, it travels as code: a worker need not have simnet.
@@ -411,9 +411,9 @@ def _asking(wanted: code_hash.Computing) -> Callable[[], tuple[str, str]]:
         if here != FOUND:
             return FOUND, ""
         try:
-            from simnet.analysis import code_hash
+            from simnet.analysis import journal
 
-            return FOUND, code_hash.difference(code_hash.Computing(code, packages)) or ""
+            return FOUND, journal.difference(journal.Computing(code, packages)) or ""
         except (ImportError, AttributeError):  # code before or after there was such a function
             return FOUND, f"other code of simnet {here}"
 

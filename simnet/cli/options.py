@@ -68,7 +68,7 @@ def _items(known: Any, typed: str) -> "list[CompletionItem]":
 
 def _names(kind: str) -> Iterator[str]:
     if kind == STRATEGIES:
-        from simnet.core.registry import tag_of
+        from simnet.core.schema import tag_of
         from simnet.strategies import STRATEGIES as KNOWN
 
         yield from map(tag_of, KNOWN)

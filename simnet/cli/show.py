@@ -68,7 +68,7 @@ def _parts(kind: str) -> Iterator[tuple[str, str]]:
 
 def _strategies() -> Iterator[tuple[str, str]]:
     """Yield the kind of each strategy, and what it does, with its title."""
-    from simnet.core.registry import tag_of
+    from simnet.core.schema import tag_of
     from simnet.strategies import STRATEGIES
 
     for strategy in STRATEGIES:

@@ -19,7 +19,7 @@ from simnet.cluster.network_costs import Cost, Efficiency, LibraryCosts, NodesPo
 from simnet.core import files, schema
 from simnet.core.bounded_types import MAX_RANKS, Count, Factor, Fraction, Intervals, Kind, Precision, Share
 from simnet.core.errors import SimnetError, did_you_mean
-from simnet.core.registry import StructRegistry
+from simnet.core.schema import StructRegistry
 from simnet.core.units import Bandwidth, Duration, Size
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, GroupKind, Round, group_of
 from simnet.core.errors import SimnetError
 from simnet.core.lanes import largest, least, smallest, stacked
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 
 LEAST_FAULT_FACTOR, MAX_FAULT_FACTOR = 1e-3, 1e6
 LEAST_BYTES_PER_S = 1.0

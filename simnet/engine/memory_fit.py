@@ -13,7 +13,7 @@ from simnet.cluster import hardware
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
-from simnet.core.registry import is_foreign, tag_of
+from simnet.core.schema import is_foreign, tag_of
 from simnet.core.units import format_bytes
 from simnet.engine.prepared_scenario import PreparedScenario, StepTimer, is_folded
 from simnet.engine.scenario import BatchSettings, Scenario, settings_of, with_settings

@@ -17,7 +17,7 @@ from simnet.cluster.topology import Topology, lanes_of
 from simnet.collectives import link_loads, pace
 from simnet.core.errors import SimnetError
 from simnet.core.lanes import Number, UnlikeLanesError, least, stacked
-from simnet.core.registry import is_foreign
+from simnet.core.schema import is_foreign
 from simnet.engine import recurrence
 from simnet.engine.recurrence import MeetingRanks, OneRank, Price, PricedStep, Steps, TwoStreams
 from simnet.engine.timeline import Streams, TimedOperation, Timeline, make_span, make_timeline

@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.cluster.topology import Topology
 from simnet.core.errors import SimnetError
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.engine.scenario import to_dict
 
 if TYPE_CHECKING:

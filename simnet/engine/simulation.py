@@ -10,7 +10,7 @@ from simnet.cluster.faults.windows import TimedFault
 from simnet.cluster.hardware import Calibration, Cluster
 from simnet.cluster.nccl_costs import SAME_NETWORK
 from simnet.collectives import algorithms
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.core.version import VERSION
 from simnet.engine import intervals, memory_fit
 from simnet.engine.prepared_scenario import SAME_TIME, UNEVEN_MATTERS, PreparedScenario

@@ -11,7 +11,7 @@ from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
 from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import Scenario, settings_of, to_dict

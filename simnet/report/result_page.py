@@ -7,7 +7,7 @@ from msgspec.structs import fields
 
 from simnet.cluster.faults.node_failure import NodeFailure
 from simnet.cluster.hardware import Cluster, Fault
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.core.units import Quantity, format_bytes, format_seconds
 from simnet.engine.result import LostTime, RunResult, StepTimes, StrategyResult
 from simnet.engine.scenario import Scenario

@@ -20,7 +20,7 @@ from simnet.collectives import algorithms, link_loads
 from simnet.core import schema
 from simnet.core.bounded_types import BYTES_PER_ELEMENT, Dtype
 from simnet.core.errors import SimnetError, did_you_mean, shown
-from simnet.core.registry import StructRegistry, tag_of
+from simnet.core.schema import StructRegistry, tag_of
 from simnet.core.system_options import SystemOptions, read_option
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.strategies.program import Communicate, Compute, Kernel, Operation, OperationId, Program, StepShare, Streams

@@ -8,7 +8,7 @@ from msgspec import Meta, field
 
 from simnet.cluster.faults.places import check_places, is_nic_of
 from simnet.cluster.hardware import Cluster, Fault, LinkId
-from simnet.core.registry import tag_of
+from simnet.core.schema import tag_of
 from simnet.core.units import Duration, format_seconds
 
 LEAST_PERIOD_S = 1e-3

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import simnet
-from simnet.analysis import code_hash, sweeps, workers
-from simnet.analysis.code_hash import Computing
+from simnet.analysis import journal, sweeps, workers
+from simnet.analysis.journal import Computing
 from simnet.analysis.sweeps import SweepTask
 from simnet.analysis.workers import LocalPool, run_on
 from simnet.core.errors import SimnetError
@@ -126,12 +126,12 @@ def test_a_task_that_was_cancelled_before_it_began_is_told(monkeypatch: pytest.M
 
 @pytest.fixture
 def plugin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(code_hash, "foreign_code", lambda: {"my_systems": b"code"})
+    monkeypatch.setattr(journal, "foreign_code", lambda: {"my_systems": b"code"})
     return
 
 
 def test_what_is_the_same_is_no_difference(plugin: None) -> None:
-    assert code_hash.difference(code_hash.computing()) is None
+    assert journal.difference(journal.computing()) is None
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_what_is_the_same_is_no_difference(plugin: None) -> None:
 def test_a_task_of_another_process_is_not_done(
     plugin: None, code: dict[str, str], packages: dict[str, str], told: str
 ) -> None:
-    here = code_hash.computing()
+    here = journal.computing()
     task = SweepTask(Computing({**here.code, **code}, {**here.packages, **packages}), (), ())
     with pytest.raises(SimnetError, match=rf"^\S+: a worker has {told}: install the same on all workers$"):
         sweeps.simulate_task(task)

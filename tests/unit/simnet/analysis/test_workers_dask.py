@@ -78,7 +78,7 @@ def _changed(name: str, old: str, new: str) -> Callable[[Path], Path]:
             f"has simnet 0.0.7, not {simnet.__version__}: install the same",
         ),
         (
-            _changed("analysis/code_hash.py", "def difference(", "def unlike("),
+            _changed("analysis/journal.py", "def difference(", "def unlike("),
             f"has other code of simnet {simnet.__version__}: install the same",
         ),
     ],

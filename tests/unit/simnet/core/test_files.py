@@ -187,7 +187,6 @@ class TestWriting:
 OPENERS = {
     "simnet/core/files.py",
     "simnet/analysis/journal.py",
-    "simnet/analysis/code_hash.py",
     "simnet/validation/published_rows.py",
     "simnet/cli/output.py",
 }
