@@ -13,7 +13,7 @@ from simnet.cluster.hardware import Calibration, Cluster, Fault, LinkCalibration
 from simnet.cluster.kernel_times import HostCost
 from simnet.cluster.nccl_costs import NcclCosts
 from simnet.cluster.schedule import Group, GroupKind, Round, group_of
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, blamed_on_package
 from simnet.core.lanes import largest, least, smallest, stacked
 from simnet.core.schema import tag_of
 
@@ -311,10 +311,8 @@ def _factor(fault: Fault, which: str, *where_and_when: object) -> float:
 def _answered(fault: Fault, which: str, least: float, most: float, *where_and_when: object) -> float:
     """Return what a fault says, which may be foreign code."""
     where = f"cluster.faults: {tag_of(fault)!r}: {which}"
-    try:
+    with blamed_on_package(where):
         said = float(getattr(fault, which)(*where_and_when))
-    except Exception as error:
-        raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
     if not least <= said <= most:
         raise SimnetError(f"{where}: {said}: must be from {least:g} to {most:g}, also for a link that is down")
     return said

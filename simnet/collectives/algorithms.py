@@ -20,7 +20,7 @@ from simnet.cluster.schedule import Group, Protocol, Schedule, any_of
 from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, closed_form, direct, link_loads, ring, tree
 from simnet.collectives.closed_form import Shape
-from simnet.core.errors import SimnetError, did_you_mean
+from simnet.core.errors import SimnetError, blamed_on_package, did_you_mean
 
 AUTO, ANY = "auto", "any"
 NCCL, PLAIN = "nccl", "ring"
@@ -198,11 +198,9 @@ def _exists(algorithm: Algorithm, topology: Topology) -> bool:
 
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
     """Return the schedules of an algorithm, which may be foreign code."""
-    try:
+    with blamed_on_package(f"algorithm {algorithm.name!r}: variants"):
         schedules = tuple(algorithm.variants(group))
         is_right = all(schedule.collective == "all_reduce" and schedule.group == group for schedule in schedules)
-    except Exception as error:
-        raise SimnetError(f"algorithm {algorithm.name!r}: variants: {type(error).__name__}: {error}; fix it") from error
     if not schedules or not is_right:
         raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the given group")
     return schedules

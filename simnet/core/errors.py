@@ -1,6 +1,7 @@
 """The one error type that a user's mistake raises."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 # Up to this number all known names are listed where none is near: the 25 strategies are.
 MAX_LISTED_NAMES = 30
@@ -46,6 +47,17 @@ class NotInstalledError(SimnetError):
     def __init__(self, text: str, in_data: str) -> None:
         super().__init__(text)
         self.in_data = in_data
+
+
+@contextmanager
+def blamed_on_package(where: str) -> Iterator[None]:
+    """Turn a failure of another package's code, of any kind, into a sentence; its own `SimnetError` goes through."""
+    try:
+        yield
+    except SimnetError:
+        raise
+    except Exception as error:
+        raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

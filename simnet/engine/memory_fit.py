@@ -12,7 +12,7 @@ from simnet import strategies
 from simnet.cluster import hardware
 from simnet.cluster import topology as topologies
 from simnet.cluster.topology import Topology
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, blamed_on_package
 from simnet.core.schema import is_foreign, tag_of
 from simnet.core.units import format_bytes
 from simnet.engine.prepared_scenario import PreparedScenario, StepTimer, is_folded
@@ -93,13 +93,8 @@ def _held(strategy: Strategy, model: ModelMemory, step: Step, topology: Topology
     # Errors of foreign code are named as such; one of ours is a defect and keeps its traceback.
     if not is_foreign(type(strategy)):
         return strategy.memory(model, step, topology)
-    try:
+    with blamed_on_package(f"strategy {strategy.kind!r}: memory"):
         return strategy.memory(model, step, topology)
-    except SimnetError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise SimnetError(f"strategy {strategy.kind!r}: memory: {why}; fix the package that provides it") from error
 
 
 def fitting(scenario: Scenario, variants: Iterable[AnyStrategy], step: Step | None = None) -> tuple[AnyStrategy, ...]:

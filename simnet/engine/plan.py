@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from simnet.cluster.hardware import Calibration
 from simnet.cluster.topology import Topology, lanes_of
 from simnet.collectives import link_loads, pace
-from simnet.core.errors import SimnetError
+from simnet.core.errors import blamed_on_package
 from simnet.core.lanes import Number, UnlikeLanesError, least, stacked
 from simnet.core.schema import is_foreign
 from simnet.engine import recurrence
@@ -453,10 +453,5 @@ def program_of(strategy: Strategy, step: training_step.Step, topology: Topology)
         # Its seconds hold for one rank; a plan, which knows how many wait, prices it (`_HostPauses`).
         waited = Compute(part="wait", name="host pauses", seconds=step.host_pause_s)
         return replace(program, streams=((*compute, waited), *others))
-    try:
+    with blamed_on_package(f"strategy {strategy.kind!r}: program"):
         return check_program(strategy.program(step, topology))
-    except SimnetError:
-        raise
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise SimnetError(f"strategy {strategy.kind!r}: program: {why}; fix the package that provides it") from error

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from simnet.cluster.topology import Topology
-from simnet.core.errors import SimnetError
+from simnet.core.errors import SimnetError, blamed_on_package
 from simnet.core.schema import tag_of
 from simnet.engine.scenario import to_dict
 
@@ -75,11 +75,9 @@ class Variation:
         # drawn.
         key = np.array([self._seed, number], dtype=np.uint64)
         draws = np.random.Generator(np.random.Philox(key=key, counter=[0, 0, _DRAWN.index(which), iteration]))
-        try:
+        with blamed_on_package(where):
             factors = getattr(fault, which)(draws, iteration, size)
             drawn = None if factors is None else np.asarray(factors, dtype=float)
-        except Exception as error:
-            raise SimnetError(f"{where}: {type(error).__name__}: {error}; fix the package that provides it") from error
         if drawn is None:
             return None
         least = 0.0 if which == "draw_pauses_s" else 1e-6
