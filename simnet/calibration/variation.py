@@ -272,11 +272,11 @@ def beside_others(compute_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
     return medians_s, factors, lows, factors * np.exp(np.hypot(above, doubt))
 
 
-def intervals_of_medians(times_s: Floats) -> tuple[Floats, Floats, Floats]:
+def intervals_of_medians(times_s: Floats, significance: float = SIGNIFICANCE) -> tuple[Floats, Floats, Floats]:
     """Return the median of each rank, and the ends of its interval: two of the times, chosen by their order.
 
-    The intervals are free of any distribution, and hold together with 1 - `SIGNIFICANCE`. Of too few times they say
-    nothing.
+    The intervals are free of any distribution, and hold together with 1 - `significance`. Of too few times they say
+    nothing: they reach `MAX_SPREAD` times beyond them.
 
     Source: the number of times below the median is binomial with probability 1/2 (David and Nagaraja, "Order
         Statistics", 2003, chapter 7.1); the level is divided by the number of ranks (Bonferroni).
@@ -289,7 +289,7 @@ def intervals_of_medians(times_s: Floats) -> tuple[Floats, Floats, Floats]:
 
     ordered = np.sort(times_s, axis=1)  # nan comes last
     each, counts = np.arange(len(times_s)), (~np.isnan(times_s)).sum(axis=1)
-    level = SIGNIFICANCE / len(times_s) / 2
+    level = significance / len(times_s) / 2
     left_out = binom.ppf(level, counts, 0.5).astype(int)
     left_out -= binom.cdf(left_out, counts, 0.5) > level
     doubt = np.where(left_out < 0, MAX_SPREAD, 1.0)

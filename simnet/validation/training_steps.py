@@ -1,15 +1,16 @@
 """Measured training steps against predictions for the same nodes, network and strategy."""
 
-import math
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 from msgspec.structs import replace
 
 from simnet.calibration.comparison import Comparison
 from simnet.calibration.measurement_file import MeasurementFile, Series, Setup
+from simnet.calibration.variation import intervals_of_medians
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth, Duration, Size
 from simnet.engine.scenario import Scenario
@@ -173,17 +174,11 @@ def scenario_of_step(scenario: Scenario, series: Series, setup: Setup) -> Scenar
 def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of a median for any distribution; None for fewer than 6 values.
 
-    Source: order statistics and the sign test; David and Nagaraja, "Order Statistics", 2003, section 7.1.
-
     Example:
         >>> median_interval([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
         (1.0, 6.0)
     """
-    count, left_out, tail = len(values), 0, 0.0
-    if count < MIN_VALUES:
+    if len(values) < MIN_VALUES:
         return None
-    # Each value lies below the median with probability 1/2: drop as many at both ends as the binomial tail allows.
-    while (tail := tail + math.comb(count, left_out) / 2.0**count) <= OUTSIDE / 2:
-        left_out += 1
-    ordered = sorted(values)
-    return ordered[left_out - 1], ordered[count - left_out]
+    _, (start,), (end,) = intervals_of_medians(np.array([values], dtype=float), OUTSIDE)
+    return float(start), float(end)
