@@ -144,12 +144,14 @@ class Fit(Generic[Row]):
             return np.concatenate([errors, _less_when_far(logs / spreads, huber)])
 
         def solved(first: Values) -> Any:
+            # As logarithms around the medians: a cost then stays above 0, and a belief is a plain square.
             start = np.log([{**self.free, **first}[name] for name in names]) - np.log(middles)
             return least_squares(residuals, start, method="lm")
 
         # Minima of `min` over algorithms and protocols: a single start may end in one that is not the least.
         best = min(map(solved, starts), key=lambda solution: float(solution.cost))
         jacobian = np.asarray(best.jac)
+        # Residuals are in standard deviations already, so that J'J alone is the information.
         deviations = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
         return values(best.x), dict(zip(names, map(float, deviations), strict=True))
 
@@ -165,6 +167,7 @@ class Fit(Generic[Row]):
     def zero_mean_log(self, off: float = 0.0) -> float:
         """Return the only free number, above 0, at which logarithms of errors have this mean, between its bounds."""
         ((name, bounds),) = self.bounds.items()
+        # Bounds lie decades apart: over the logarithm a tolerance is relative everywhere between them.
         logs = (math.log(bound) for bound in bounds)
         return math.exp(_root(lambda log: self.mean_log({name: math.exp(log)}) - off, *logs))
 
@@ -183,6 +186,7 @@ class Fit(Generic[Row]):
         Args:
             spread: logarithm by which a row differs from one run to the next, 5 % and 95 % points.
         """
+        # Longer rows ask for more of a time and for less of a bandwidth: sorted, the ends are right for either.
         value, (low, high) = self.nearest(), sorted(map(self.nearest, (spread, -spread)))
         factors = max(min(low / value, 1.0), 1 / MAX_SPREAD), min(max(high / value, 1.0), MAX_SPREAD)
         return Fitted(value=value, factors=factors, rows=tuple(self.rows))
@@ -298,6 +302,7 @@ class Fitted(Generic[Row]):
 def _less_when_far(errors: Floats, huber: float) -> Floats:
     """Return residuals whose squares grow with a far row's error, not with the error's square."""
     far = np.abs(errors) > huber
+    # The solver squares what it gets: this square is Huber's loss, 2 h |e| - h^2, which meets e^2 at h.
     errors[far] = np.sign(errors[far]) * np.sqrt(2 * huber * np.abs(errors[far]) - huber**2)
     return errors
 

@@ -95,6 +95,7 @@ class _Line(Linear[TimedKernel]):
     def columns(self, rows: Sequence[TimedKernel]) -> dict[str, Floats]:
         """Return what multiplies each time: 1, elements within the cache, beyond, and of results if these vary."""
         elements = np.array([row.num_elements for row in rows])
+        # As `KernelTime.seconds` charges it: beyond the cache all elements take longer, not the last ones alone.
         beyond = elements * [fraction_beyond_cache(row.num_elements, self.cache_elements) for row in rows]
         columns = {LAUNCH: np.ones(len(rows)), ELEMENT: elements - beyond, BEYOND: beyond}
         if len({row.num_vectors for row in rows}) > 1:
@@ -122,6 +123,7 @@ class _FittedLine(NamedTuple):
         num_counts = len({row.num_vectors for row in self.fit.rows})
 
         def solve(resample: Fit[TimedKernel]) -> Mapping[str, float]:
+            # Such a resample has no slope: it is drawn again.
             if len({row.num_elements for row in resample.rows}) < 2:
                 raise SimnetError("all rows have one size")
             if len({row.num_vectors for row in resample.rows}) < num_counts:
@@ -231,6 +233,7 @@ def _timed_kernel(series: Series, setup: Setup) -> TimedKernel:
     vectors = series.count("num_vectors") if "num_vectors" in series.labels else 1
     return TimedKernel(
         kernel=SIMULATED_NAMES.get(series.name, series.name),
+        # A file counts the elements of one vector, a calibration those of all.
         num_elements=float(series.number("num_elements") * vectors),
         num_vectors=vectors,
         layout_vectors=getattr(setup, over) if over and setup.world_size > 1 else None,
@@ -261,6 +264,7 @@ def _of_one_vector_count(rows: Sequence[TimedKernel]) -> Sequence[TimedKernel]:
     counts = sorted({row.num_vectors for row in rows})
     if len(wanted) == 1:
         aim = wanted.pop() or 1
+        # By ratio: 4 vectors are as far from 2 as from 8.
         best = min(counts, key=lambda count: abs(math.log(count / aim)))
     else:
         best = counts[-1]

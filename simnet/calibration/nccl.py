@@ -130,6 +130,7 @@ class TimedShape:
         at = rates_of(costs)
         latencies = np.array([way.latency_s for way in ways])
         s_per_byte = np.array([nccl_model.s_per_byte(way, at) for way in ways])
+        # NCCL's tuner takes the fastest by a table of its own: the fit assumes that the table is right.
         fastest: Floats = np.min(latencies[:, None] + s_per_byte[:, None] * self.message_bytes, axis=0)
         return fastest
 
@@ -244,6 +245,7 @@ def _priors(train: Rows, rates: "NominalRates | None", *, has_nvls: bool) -> dic
     levels = [("intra_node_efficiency", False, in_node), ("inter_node_efficiency", True, across)]
     for name, is_across, is_there in levels:
         if is_there and rates is None:
+            # Of links without a nominal rate the fastest row says most: some message has nearly filled them.
             priors[name] = Prior(_best(train, across=is_across), NO_RATES_SPREAD)
         elif is_there and rates is not None:
             nominal = rates.inter_bytes_per_s if is_across else rates.intra_bytes_per_s
@@ -500,6 +502,7 @@ def _all_to_all(costs: NcclCosts, logs: Sequence[NcclLog]) -> tuple[float, Inter
     ]  # fmt: skip
     if not ratios:
         return None
+    # Above 1 would be noise: the ring's bytes leave through the same NICs.
     value = min(float(np.median(ratios)), 1.0)
     low, high = np.percentile(ratios, [fit.LOW, fit.HIGH]) / value
     return value, (min(float(low), 1.0), min(max(float(high), 1.0), 1 / value))
@@ -616,6 +619,7 @@ def _points(curve: EfficiencyCurve) -> list[list[object]]:
 
 def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: float) -> EfficiencyCurve:
     """Return the efficiency by send size, up to the largest of the logs, without needless points."""
+    # The simulated ring pays them one after the other: what NCCL's ring takes is shared out among them.
     sends = 2 * (shape.world_size - 1)
     largest = max(row.message_bytes for row in shape.rows) / shape.world_size
     sizes = [float(size) for size in SEND_BYTES if size <= largest] or [float(SEND_BYTES[0])]
@@ -636,6 +640,7 @@ def _curve(costs: NcclCosts, shape: NcclLog, latency_s: float, bytes_per_s: floa
 def _thinned(curve: EfficiencyCurve) -> EfficiencyCurve:
     """Leave out points that interpolation between the kept ones reproduces, log-linear as in the simulator."""
     kept = [curve[0]]
+    # A stretch goes as far as interpolation reproduces all points inside; its last point begins the next.
     for end in range(2, len(curve)):
         inside = curve[curve.index(kept[-1]) + 1 : end]
         if any(abs(_interpolated(kept[-1], curve[end], size) / value - 1) > TOLERANCE for size, value in inside):
@@ -687,6 +692,7 @@ def _residuals(logs: Sequence[NcclLog], costs: NcclCosts, role: Role) -> list[Co
         )
         for log in logs
         for row in log.rows
+        # Rows that were left out of the fit are no residuals of it.
         if row.message_bytes >= (TINY_BYTES if role == "fitted" else 1)
         for best, predicted_s in [_predicted(costs, log, row.message_bytes)]
         for in_place, measured_s in enumerate(row.times_s)

@@ -271,6 +271,7 @@ def _fit_links(rows: Sequence[TimedCollective], *, only_bandwidths: bool) -> _Li
     error = links.fit.mean_error(links.costs)
     if only_bandwidths or error <= CURVE_MIN_ERROR:
         return links
+    # More numbers always fit better, so that a curve has to lower the error by much.
     finer = _LinkModel({level: _bins(rows, level) for level in LEVELS}).solved(fit, only_bandwidths=False)
     return finer if finer.fit.mean_error(finer.costs) <= error * (1 - CURVE_MIN_GAIN) else links
 
@@ -297,6 +298,7 @@ def _factors_by_nodes(links: _Links, rows: Sequence[TimedCollective]) -> dict[in
 def _factor(links: _Links, rows: Sequence[TimedCollective], nodes: int) -> float:
     in_all_s, of_bytes_s = links.model(links.costs, rows), links.of_bytes_s(rows)
 
+    # Latencies stay those of all numbers of nodes: rows of one number seldom tell both apart.
     def times_s(values: Mapping[str, float], _: Sequence[TimedCollective]) -> Floats:
         return in_all_s - of_bytes_s + of_bytes_s / values["factor"]
 
@@ -390,6 +392,7 @@ def _residuals(
         return []
     of_bytes_s = links.of_bytes_s(rows) * [row.level == INTER_NODE for row in rows]
     factors = _factors_at(by_nodes, [row.num_nodes for row in rows])
+    # The costs were solved as if all numbers of nodes were alike: a factor acts on bytes between nodes alone.
     times_s = links.model(links.costs, rows) + of_bytes_s * (1 / factors - 1)
     return [
         Comparison(

@@ -122,6 +122,7 @@ def fit(
         intra_node = fits.link(inside, links, "intra_node")
         links = with_efficiency(links, "intra_node", intra_node.value)
     by_nodes: dict[int, Number] = {}
+    # Each number of nodes by itself: published rows show no direction in which more nodes change a bandwidth.
     for nodes in sorted({row.num_nodes for row in dense if "inter_node" not in known_links} - {1}):
         by_nodes[nodes] = fits.link([row for row in dense if row.num_nodes == nodes], links, "inter_node")
     # Without the network of a number of nodes a codec would have to explain that, too.
@@ -175,6 +176,7 @@ class _Fits:
     def compute(self, rows: Sequence[TimedStep], again: Collection[str] = ()) -> dict[Batch, Number]:
         """Return the factors on compute, where rows tell them; of workloads `again` also in place of their own."""
         dense = [row for row in rows if row.num_nodes == 1 and not self.model.strategy(row).compresses]
+        # A rank that trains alone sends nothing: its step is compute, whatever the links are.
         alone = [row for row in dense if row.world_size == 1]
         of_one_rank = {row.workload for row in alone}
         # A published compute row says less of this cluster than a step of one of its nodes; times of the workload do.
@@ -206,6 +208,7 @@ class _Fits:
             return self.model.step_s(row, with_efficiency(start, link, efficiency))
 
         fit = _fit_of(rows, EFFICIENCIES, step_s)
+        # At the nominal rate a step is as short as it can be: a shorter one has another cluster, or another unit.
         if fit.mean_log({NUMBER: 1.0}) > max(self.spread, RUN_SPREAD):
             row = max(rows, key=lambda row: step_s(row, 1.0) / row.step_s)
             raise SimnetError(
@@ -230,6 +233,7 @@ class _Fits:
         """Return the efficiency of the codec, from the rows of the fewest nodes, or why there is none."""
         if not compressed:
             return None, ()
+        # The less a step waits for the network, the more of it is the codec.
         fewest = min(row.num_nodes for row in compressed)
         rows = [row for row in compressed if row.num_nodes == fewest]
         what = f"steps of {', '.join(sorted({row.strategy for row in rows}))} are predicted, not fitted"

@@ -173,6 +173,7 @@ class StepModel:
 
     def _scenario(self, row: TimedStep) -> Scenario:
         """Return the scenario of a row with its compute as times; without any, those of a second in all."""
+        # Rows of one setting differ in their time alone.
         key = row.setting
         if key not in self._scenarios:
             there = self._at_nodes(row)

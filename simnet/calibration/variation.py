@@ -256,6 +256,7 @@ def beside_others(compute_s: Floats) -> tuple[Floats, Floats, Floats, Floats]:
         compute_s: of each rank in its steps; nan where it paused [s].
     """
     medians_s, starts_s, ends_s = intervals_of_medians(compute_s)
+    # As logarithms, in which the doubts of a quotient add up in squares.
     below, above = np.log(medians_s / starts_s), np.log(ends_s / medians_s)
     is_slow = np.zeros(len(medians_s), dtype=bool)
     for _ in range(_ROUNDS):
@@ -291,6 +292,7 @@ def intervals_of_medians(times_s: Floats, significance: float = SIGNIFICANCE) ->
     each, counts = np.arange(len(times_s)), (~np.isnan(times_s)).sum(axis=1)
     level = significance / len(times_s) / 2
     left_out = binom.ppf(level, counts, 0.5).astype(int)
+    # `ppf` returns the first count that is beyond the level: one fewer keeps it.
     left_out -= binom.cdf(left_out, counts, 0.5) > level
     doubt = np.where(left_out < 0, MAX_SPREAD, 1.0)
     left_out = np.maximum(left_out, 0)
@@ -303,6 +305,7 @@ def intervals_of_medians(times_s: Floats, significance: float = SIGNIFICANCE) ->
 
 def _median_of_others(values: Floats, is_counted: "BoolArray") -> Floats:
     """Return for each rank the median of the counted values of the others; where there are none, its own value."""
+    # One sort serves all ranks: the median of the others lies beside that of all.
     ordered = np.sort(values[is_counted])
     number = len(ordered) - is_counted
     places = np.where(is_counted, np.searchsorted(ordered, values), len(ordered))

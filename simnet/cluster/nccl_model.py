@@ -113,6 +113,7 @@ def rates(costs: NcclCosts, intra_bytes_per_s: float, inter_bytes_per_s: float) 
 
 def s_per_byte(candidate: Candidate, at: BusBandwidths) -> float:
     """Return the time of each byte of the message [s]."""
+    # Both levels work at once on a message in chunks: the slower one sets the pace.
     return largest(candidate.intra_bytes / at.in_node(candidate.limit), candidate.inter_bytes / at.inter_node)
 
 
@@ -250,6 +251,7 @@ def _ring(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: 
 
 
 def _tree(costs: NcclCosts, protocol: Protocol, num_nodes: int, ranks_per_node: int) -> Candidate:
+    # Up the tree and down again, with a crossing for each of its levels.
     ranks, crossings = num_nodes * ranks_per_node, 2 * log2(num_nodes)
     intra_s, inter_s = TREE_HOP_S[protocol]
     hops_s = 2 * ((ranks_per_node - 1) * intra_s + log2(num_nodes) * (inter_s + _further_hop_s(costs, protocol)))
@@ -291,6 +293,7 @@ def _nvls_tree(costs: NcclCosts, num_nodes: int) -> Candidate:
         protocol="Simple",
         latency_s=costs.nvls_start_s + hops_s,
         intra_bytes=1.0,
+        # Of two nodes each sends the message once; with more, an inner node of the tree sends it up and down.
         inter_bytes=1.0 if num_nodes == 2 else 2.0,
         crossings=2 * log2(num_nodes),  # the first of each way is in the start, but not what a cluster adds
         exposed_crossings=2 * log2(num_nodes),

@@ -197,6 +197,7 @@ def widened(interval: tuple[float, float], points: Sequence[NodesPoint], num_nod
 def _interval(widths: tuple[float, float]) -> tuple[float, float] | None:
     if not any(widths):
         return None
+    # A walk over many doublings may grow beyond what a file takes.
     return max(math.exp(-widths[0]), 1 / MAX_SPREAD), min(math.exp(widths[1]), MAX_SPREAD)
 
 

@@ -172,8 +172,10 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
         """
         nominal = self.rate(link.kind)
         if computing and (level := self._level_of(link)) is not None:
+            # In proportion: where half of the GPUs compute, the link loses half of what all would take.
             nominal *= 1 - computing * (1 - level.overlap_efficiency)
         for fault in self.faults:
+            # Faults that meet on a link multiply: each slows what the others have left.
             nominal /= _factor(fault, "link_factor", link, time_s)
         # A limit holds whatever the rate: it is no factor, and the lowest of several counts.
         limits = (_answered(fault, "link_limit", LEAST_BYTES_PER_S, math.inf, link, time_s) for fault in self.faults)

@@ -117,6 +117,7 @@ class BinSGDM(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True, t
         sends_values = self.topology == "hierarchical" and self.intra_node_dtype != "one_bit"
         # One bucket of updates, and one that is received of them, in fp32 as they are added up.
         copies = 2 * FP32_BYTES * self.largest_bucket(step, topology).num_elements if sends_values else 0.0
+        # The signs of all buckets stay until the ranks have agreed that the step counts.
         signs = step.num_elements / BITS_PER_BYTE
         residuals = self._kept(step.num_elements, self._lost(topology))
         if self.topology == "flat":

@@ -282,6 +282,7 @@ def gather_payloads(
     strategy: CompressingStrategy, bucket: Bucket, payload: GatheredPayload, group: Group, topology: NetworkTopology
 ) -> Exchange:
     """Gather every rank's payload on every rank of a group, which decodes all."""
+    # Ranks have to know how much each of them sends before they can gather it.
     lengths = all_gather(group, topology, float(LENGTH_BYTES * group.size))
     operations: tuple[Operation, ...] = (
         *encode_kernels(strategy, bucket),

@@ -193,6 +193,7 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         if isinstance(system, CompressingStrategy) and system.topology not in BETWEEN_NODES:
             return system
         if isinstance(system, BinSGDM) and system.intra_node_dtype is None and system.average == "updates":
+            # Ranks that hold the same shard are on different nodes: there is nothing to sum up inside one.
             return replace(system, topology="flat")
         raise ValueError(
             f"replicas: {self.replicas!r}: must be BinSGDM or a system that compresses gradients, in a topology "
@@ -270,9 +271,11 @@ class HybridShard(ShardedStrategy, frozen=True, kw_only=True, forbid_unknown_fie
         num_elements = 0
         for tensor in step.tensors:
             rows, *others = tensor.shape or (1,)
+            # As in DDP a message ends where it reaches the cap: no tensor is cut.
             if num_elements >= cap:
                 messages.append([])
                 num_elements = 0
+            # FSDP2 cuts the first dimension, padded to whole rows.
             shape = (math.ceil(rows / num_shards), *others)
             messages[-1].append(shape)
             num_elements += math.prod(shape)
@@ -318,6 +321,7 @@ class _ShardedStep:
             self._forward()
             backward = StepShare(exchanged_backward=1.0) if is_last else StepShare(backward=1.0)
             self._backward(backward, reduces=reduces, all_reduces=all_reduces)
+        # The optimizer needs every gradient: it waits for the last message of either stream.
         self._blocking = [*self._made.last(SHARDS), *self._made.last(REPLICAS)]
         for operation in between:
             if isinstance(operation, Communicate):
@@ -360,6 +364,7 @@ class _ShardedStep:
         root = self._model.root
         waiting = deque(part for part in range(len(self._model.parts)) if part != root)
         if self._strategy.reshard_after_forward:
+            # Forward has freed every part that it gathered, but for the root.
             self._is_whole -= set(waiting)
             if root is not None:  # which asks for the next part before its own backward
                 self._gather(waiting.popleft(), self._last_kernel())
@@ -383,6 +388,7 @@ class _ShardedStep:
         """Wait for a part, and ask for the next one."""
         if part in self._is_whole:
             return
+        # Nobody has asked for it ahead: it is gathered only now, and compute waits for all of it.
         if part in waiting:
             waiting.remove(part)
             self._gather(part, begun)

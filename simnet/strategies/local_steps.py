@@ -131,6 +131,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         made.add(COMPUTE, *outer.before)
         first, *others = outer.exchange.operations
         made.add(stream, replace(first, after=(*first.after, *made.last(COMPUTE))), *others)
+        # These steps run while the exchange is under way; nothing that it brings is applied before they end.
         _add_steps(made, inner, overlapped)
         _wait(made, stream)
         for operation in outer.after:  # of which compute waits for each
@@ -143,6 +144,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         return Program(
             streams=made.made(),
             num_buckets=inner.num_buckets,
+            # A step, as of other strategies: the compression ratio then counts what local steps do not send.
             payload_bytes=outer.exchange.payload_bytes / steps,
             algorithm=outer.exchange.algorithm,
             num_steps=1 + overlapped,

@@ -227,6 +227,7 @@ class Zero1(ShardedUpdate, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"strategy.{key}: {getattr(self, key)!r}: needs the model's tensors; give workload.tensors or "
                 "workload.gradients, or parameters_as_bucket_view = true alone"
             )
+        # Without tensors every rank has an equal part, which is one message.
         return (((step.num_elements / world_size,),),) * world_size
 
     def _broadcasts(self, owned: Owned, step: Step, topology: Topology) -> tuple[Communicate, ...]:

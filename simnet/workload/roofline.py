@@ -98,6 +98,7 @@ def in_format(work: Work, wanted: str) -> Work:
     if precision not in BYTES_PER_VALUE:
         known = ", ".join((*BYTES_PER_VALUE, *AUTOCAST))
         raise SimnetError(f"workload.precision: {wanted!r}: no roofline knows it; give one of {known}")
+    # FLOPs stay as they are: what other operators move follows the bytes of a value.
     factor = BYTES_PER_VALUE[precision] / BYTES_PER_VALUE[work.precision]
     return replace(
         work,
