@@ -276,6 +276,7 @@ def _of_group(scenarios: Sequence[Scenario]) -> list[References]:
     held: dict[_Cut, GpuMemory | None] = {}
     made = []
     for lane, scenario in enumerate(scenarios):
+        # The fastest cut stands for its system; between systems more than the time decides.
         fastest = [cuts[first_of_least([times[cut][lane] for cut in cuts])] for cuts in by_system]
         tied = [fastest[place] for place in tied_places([times[cut][lane] for cut in fastest])]
         # Memory does not depend on rates, so that it is asked for once, and only where it decides.

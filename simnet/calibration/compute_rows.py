@@ -76,6 +76,7 @@ def measured_passes(folder: CardFolder) -> list[MeasuredPass]:
             layout=layout,
         )
         known = fastest.setdefault((model, precision, batch), measured)
+        # Whoever trains takes the faster layout of tensors.
         if measured.compute_s < known.compute_s:
             fastest[model, precision, batch] = measured
     return list(fastest.values())

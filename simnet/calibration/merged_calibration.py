@@ -60,6 +60,7 @@ def lay_over(measured: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, 
         if link in merged:
             merged[link] = {key: value for key, value in merged[link].items() if f"{link}.{key}" not in replaced}
     for key, value in measured.items():
+        # Kernels and values of a link are measured one by one: what was not measured stays beside them.
         is_joined = key in (*LINKS, "kernels") and isinstance(merged.get(key), Mapping)
         merged[key] = {**merged[key], **value} if is_joined else value
     if "by_nodes" in measured:
@@ -109,12 +110,14 @@ def _bandwidth_at(points: Sequence[NodesPoint], num_nodes: int) -> Cost:
 def _move(point: NodesPoint, of_base: object) -> float:
     """Return the mean logarithm of a measured bandwidth over another, at the sizes of sends that either has."""
     curves = [curve for curve in (point.efficiency, of_base) if isinstance(curve, tuple)]
+    # Two plain numbers have no sizes of their own: any one compares them.
     sizes = {float(size) for curve in curves for size, _ in curve} or {1.0}
     return fmean(math.log(fraction_at(point.efficiency, size) / fraction_at(of_base, size)) for size in sizes)
 
 
 def _moved(cost: Cost, num_nodes: int, factor: float) -> dict[str, Any]:
     day = next(day for most, day in FROM_DAY_TO_DAY if num_nodes <= most)
+    # The base was measured on another day: its own doubt and that from day to day add up in squares.
     widths = [math.hypot(math.log(end), math.log(day)) for end in cost.interval or (1.0, 1.0)]
     curve = cost.value if isinstance(cost.value, tuple) else ((None, cost.value),)
     # A calibration holds fractions: a rate above the nominal one counts as 1.

@@ -151,6 +151,7 @@ def _ranks_per_node(traces: Sequence[Trace]) -> int:
     num_gpus = len(first.about.devices) if first.on_gpu else 0
     if all(hosts):
         per_node = hosts.count(hosts[0])
+        # Launchers number the ranks node by node: else a node is no block, and the traces do not say it.
         blocks = [set(hosts[start : start + per_node]) for start in range(0, len(hosts), per_node)]
         if len(set(hosts)) * per_node == len(hosts) and all(len(block) == 1 for block in blocks):
             return per_node
@@ -181,6 +182,7 @@ def steps_of(trace: Trace) -> tuple[RankTraceStep, ...]:
         both = kineto.union_of_spans([*(span for span in waits if span[0] < span[1]), *computed])
         exposed_s = kineto.length(both) - kineto.length(computed)
         own_s = whole[1] - whole[0] - exposed_s
+        # On a CPU operators do not cover what Python does between them.
         compute_s = kineto.length(computed) if trace.on_gpu else own_s
         if not computed or compute_s <= 0:
             raise SimnetError(f"{trace.where}: {mark.name}: nothing was computed in it; profile whole training steps")
@@ -243,6 +245,7 @@ def _collectives(
         for trace, of_rank in zip(traces, steps, strict=True):
             for key, span in of_rank[number].sent.items():
                 by_key.setdefault(key, {})[trace.rank] = span
+        # Only where every rank of the group has it can be said who came last.
         matched = [ranks for (_, group, _), ranks in by_key.items() if tuple(sorted(ranks)) == group]
         num_unmatched += len(by_key) - len(matched)
         collectives += _collectives_of(matched)
@@ -267,6 +270,7 @@ def _collectives_of(matched: Sequence[dict[int, Span]]) -> list[MetCollective]:
     """
     until_s: dict[int, float] = {}
     collectives = []
+    # In order of time: a wait that two collectives share counts once.
     for sent in sorted(matched, key=lambda spans: min(span[0] for span in spans.values())):
         ranks = tuple(sorted(sent))
         lengths_s = [sent[rank][1] - sent[rank][0] for rank in ranks]

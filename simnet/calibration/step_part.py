@@ -122,6 +122,7 @@ def _algorithm(fitted: StepFit) -> str | None:
         for strategy in strategies
         if isinstance(strategy, DenseAllReduce)
     }
+    # A bandwidth that explains rows of several algorithms goes with none of them.
     return named.pop() if len(named) == 1 else None
 
 

@@ -108,6 +108,7 @@ def parse(text: str, path: Path) -> StepTable:
     if not rows:
         raise SimnetError(f"{path}: no row below the head; add one for each training that was timed")
     _check_order(rows)
+    # By it a table that is given twice is found, under whatever name.
     digest = hashlib.sha256(text.encode()).hexdigest()[:32]
     return StepTable(path=path, rows=tuple(rows), unread=unread, digest=digest)
 
@@ -127,6 +128,7 @@ def _columns(names: Sequence[str], where: str) -> tuple[dict[str, int], tuple[st
             raise SimnetError(f"{where}: {name}: a time without a unit: {_TIME_RULE}")
         if name not in known:
             near = did_you_mean(name, known) if name else ""
+            # A near name is a typing error; any other column is of something else, and only named.
             if "mean" in near:
                 raise SimnetError(f"{where}: {shown(name)}: unknown column.{near}")
             unread.append(name or f"column {place + 1}")

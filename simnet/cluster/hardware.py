@@ -273,6 +273,7 @@ class Cluster(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
                     fault.check(self)
                 except ValueError as error:
                     raise ValueError(f"{key}: {error}") from error
+        # Two kinds of fault add up; only two of one kind can contradict each other.
         for place, fault in enumerate(self.faults):
             for other in self.faults[:place]:
                 why = fault.contradicts(other) if type(other) is type(fault) else ""

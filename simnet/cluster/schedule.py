@@ -84,6 +84,7 @@ class Group(NamedTuple):
     def levels(self) -> tuple["Group", "Group"]:
         """Return its part in a node, and the rails that join these parts."""
         inside = self.members_per_node
+        # A rail takes one member of each node, as far apart as the members of a node reach.
         between = self._replace(size=self.nodes, stride=self.stride * inside)
         return self._replace(size=inside), between
 

@@ -422,6 +422,7 @@ class PowerSGD(LowRank, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     def exchange_among(self, group: GroupKind, bucket: Bucket, topology: NetworkTopology) -> Exchange:
         """Average the left factors with what is not factored, then the right ones."""
         left, right, whole = self.factor_bytes(bucket)
+        # A bucket without matrices has one message, of what is not factored.
         sizes = [size for size in (left + whole, right) if size]
         reductions = [choose_all_reduce(self.algorithm, topology, size, group) for size in sizes]
         first, *second = (collective for collective, _ in reductions)
@@ -467,6 +468,7 @@ class Atomo(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_fields=
     def payload(self, bucket: Bucket) -> GatheredPayload:
         """Return triplets, with how many there are of each matrix, and what is not factored."""
         factored, whole = _parted(self, bucket, self.budget)
+        # A matrix has no more triplets than its shorter side.
         triplets = sum(min(self.budget, *sides) * sum(sides) for sides in factored)
         num_bytes = VALUE_BYTES * (triplets + whole + len(factored))
         return GatheredPayload(num_bytes, bucket.num_elements, is_variable_length=True)
@@ -476,6 +478,7 @@ def _parted(strategy: Strategy, bucket: Bucket, matrix_rank: float) -> tuple[lis
     """Return rows and columns of the matrices that factors make smaller, and the elements of all other tensors."""
     shapes = tensor_shapes(strategy, bucket)
     sides = [matrix_shape(shape) for shape in shapes]
+    # A matrix whose factors would be larger travels as it is.
     factored = [(rows, columns) for rows, columns in sides if matrix_rank * (rows + columns) < rows * columns]
     whole = sum(math.prod(shape) for shape in shapes) - sum(rows * columns for rows, columns in factored)
     return factored, whole
@@ -513,11 +516,13 @@ class Sparsifying(GatheringStrategy, frozen=True, kw_only=True, forbid_unknown_f
         if not self.warmup_steps or self.ratio is None:
             return None
         steps_to_ratio = self.warmup_steps + 1
+        # Bytes are in proportion to the ratio, so that its mean stands for the steps in which it falls.
         total = sum(self.ratio ** (step / steps_to_ratio) for step in range(1, steps_to_ratio))
         return DenseStage(replace(self, ratio=total / self.warmup_steps, warmup_steps=0), self.warmup_steps)
 
     def num_kept(self, num_elements: float) -> float:
         """Return how many of a bucket's elements travel."""
+        # The smallest bucket still sends an element, and none sends more than it has.
         wanted = float(self.k) if self.k is not None else max(1.0, round((self.ratio or 0.0) * num_elements))
         return min(wanted, num_elements)
 

@@ -49,8 +49,10 @@ class Jitter(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
         import numpy as np
 
         if self.samples is not None:
+            # Over their mean: what iterations take on average is said by the scenario.
             samples = np.array(self.samples) / (sum(self.samples) / len(self.samples))
             return np.asarray(draws.choice(samples, number))
+        # A lognormal with this variance of its logarithm, and mean 1, has the wanted coefficient of variation.
         variance = math.log1p((self.cv or 0.0) ** 2)
         return np.clip(draws.lognormal(-variance / 2, math.sqrt(variance), number), 1e-6, 1e9)
 
@@ -80,6 +82,7 @@ class ComputeJitter(Jitter, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         """Return the factor of each rank."""
         import numpy as np
 
+        # For all ranks, whichever vary: a rank draws the same whether or not others are named.
         drawn = self.draw_factors(draws, num_ranks)
         if not self.ranks:
             return drawn

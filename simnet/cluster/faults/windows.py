@@ -79,6 +79,7 @@ class TimedFault(Fault, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def _periods(self, since_s: float) -> int:
         assert self.every_s is not None
+        # A moment at which a period begins may lie a rounding before it.
         return math.floor(since_s / self.every_s + _ROUNDING)
 
     def _is_same(self, one_s: float, other_s: float) -> bool:
@@ -154,6 +155,7 @@ class _Window(NamedTuple):
 def _meets(once: _Window, other: _Window) -> bool:
     """Tell whether what is there once, or for good, is there at a time with another."""
     begins = other.begins
+    # The first period of the other that has not ended when this one begins.
     if other.every is not None and once.begins >= begins + other.lasts:
         begins += other.every * ((once.begins - begins - Fraction(other.lasts)) // other.every + 1)
     return begins < once.begins + once.lasts and once.begins < begins + other.lasts
@@ -166,5 +168,6 @@ def _exact(seconds: Duration) -> Fraction:
 
 def _common_measure(period: Fraction, other: Fraction) -> Fraction:
     """Return the longest time of which both are whole multiples."""
+    # Over one denominator both are whole numbers.
     whole = math.gcd(period.numerator * other.denominator, other.numerator * period.denominator)
     return Fraction(whole, period.denominator * other.denominator)
