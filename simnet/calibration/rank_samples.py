@@ -125,6 +125,7 @@ def _training(path: Path, whole: MeasurementFile) -> tuple[str, str, str, int, i
     trainings = {}
     for series in whole.series:
         if "rank" in series.labels:
+            # Series that differ in the rank alone are those of one training.
             labels = {key: value for key, value in series.labels.items() if key != "rank"}
             trainings[series.kind, json.dumps(labels, sort_keys=True), series.setup] = labels
     if not trainings:

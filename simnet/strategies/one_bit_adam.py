@@ -110,6 +110,7 @@ class OneBitAdam(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=True
     def memory(self, model: ModelMemory, step: Step, topology: Topology) -> RankMemory:
         """Return what a rank holds: momentum and variance in fp32, residuals, and one flat copy of all gradients."""
         num_elements, held = step.num_elements, gpu_memory.in_buckets(model)
+        # With averages in the node a rank compresses its slice alone, and keeps what that loses.
         sent = num_elements / (topology.ranks_per_node if self.topology == "hierarchical" else 1)
         return replace(
             held,
@@ -156,6 +157,7 @@ def _averaged(num_elements: float, group: Group, topology: Topology) -> tuple[Op
 def _hierarchical(num_elements: float, topology: Topology) -> tuple[Operation, ...]:
     """Average in the node in fp32, each local rank a slice; average the slices between nodes; gather in the node."""
     in_node, between = topology.group("intra_node"), topology.group("inter_node")
+    # Gathered in the node as it came: signs, and the scale of every owner.
     gathered_bytes = num_elements / BITS_PER_BYTE + SCALE_BYTES * topology.world_size
     return (
         Communicate(schedule=direct.all_to_all(in_node), message_bytes=VALUE_BYTES * num_elements),

@@ -86,6 +86,7 @@ class RecordedStep(Strategy, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             SimnetError: the file cannot be read, or its step does not fit the cluster, the workload or the run.
         """
         path = Path(self.file)
+        # The stamp is part of the key: a file that is written anew is read anew.
         layout = _layout_at(path, files.file_stamp(path), topology.num_nodes, topology.ranks_per_node)
         if layout.micro_batches != step.micro_batches:
             raise SimnetError(
@@ -173,6 +174,7 @@ def _group(layout: RecordedLayout, number: int, topology: Topology, where: str) 
     """Return the process groups of a collective."""
     recorded, per_node = layout.groups[number], topology.ranks_per_node
     size, stride = recorded.size, recorded.stride
+    # Whole groups inside a node, one member in each, or as many members in each: else nodes load NICs unlike.
     is_inside = per_node % (size * stride) == 0
     is_regular = is_inside or stride % per_node == 0 or (per_node % stride == 0 and size % (per_node // stride) == 0)
     if not is_regular:
@@ -226,6 +228,7 @@ def _timed_compute(
         "optimizer": StepShare(optimizer=1.0),
     }
     for part, of_step in of_workload.items():
+        # A recording may hold a period of several steps, whose operations share out the times of all.
         whole = of_step.scaled(layout.num_steps)
         weights = {
             place: operation.seconds if timed_by == "timed" else step_file.bytes_of_memory(operation)
@@ -240,6 +243,7 @@ def _timed_compute(
             )
         total = sum(weights.values())
         for place, weight in weights.items():
+            # Operations of which nothing is counted are taken as equal.
             fraction = weight / total if total else 1 / len(weights)
             timed[place] = _compute(computed[place], share=whole.scaled(fraction))
     return timed

@@ -93,6 +93,7 @@ def _numbered(groups: list[list[Tensor]]) -> tuple[Bucket, ...]:
 
 def _shapes(tensors: Sequence[Tensor]) -> tuple[tuple[int, ...], ...] | None:
     shapes = tuple(tensor.shape for tensor in tensors if tensor.shape is not None)
+    # Shapes of some tensors alone would stand for fewer elements than travel.
     return shapes if shapes and len(shapes) == len(tensors) else None
 
 
@@ -110,6 +111,7 @@ def _ddp(tensors: tuple[Tensor, ...], bytes_per_element: int, first_cap: float, 
     for tensor in tensors:
         current.append(tensor)
         size += tensor.num_elements * bytes_per_element
+        # The first bucket is small, so that its all-reduce begins early in backward.
         if size >= (cap if groups else first_cap):
             groups.append(current)
             current, size = [], 0.0

@@ -207,6 +207,7 @@ def _moments(rank: RankMemory, model: ModelMemory, step: Step) -> Iterator[_Held
     Backward frees activations in proportion to its time, and makes gradients as the tensors say: a gradient is there
     before the activations that it was made of are freed.
     """
+    # By then backward has freed all activations, and every part is a shard again.
     yield _HeldAt("optimizer", rank.gradients, 0.0, 0.0, rank.update)
     activations, accumulates = model.activations or 0.0, step.micro_batches > 1
     left, made, most = 1.0, 0.0, -1.0
