@@ -9,6 +9,7 @@ Another algorithm is one file that returns a `Schedule`, and one `register`.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 
 from msgspec import Struct
@@ -21,6 +22,7 @@ from simnet.cluster.topology import Topology
 from simnet.collectives import broadcast, closed_form, direct, link_loads, ring, tree
 from simnet.collectives.closed_form import Shape
 from simnet.core.errors import SimnetError, blamed_on_package, did_you_mean
+from simnet.core.schema import is_foreign
 
 AUTO, ANY = "auto", "any"
 NCCL, PLAIN = "nccl", "ring"
@@ -198,11 +200,13 @@ def _exists(algorithm: Algorithm, topology: Topology) -> bool:
 
 def _variants(algorithm: Algorithm, group: Group) -> tuple[Schedule, ...]:
     """Return the schedules of an algorithm, which may be foreign code."""
-    with blamed_on_package(f"algorithm {algorithm.name!r}: variants"):
+    # One of ours is a defect, and keeps its traceback.
+    where = f"algorithm {algorithm.name!r}: variants"
+    with blamed_on_package(where) if is_foreign(algorithm.variants) else nullcontext():
         schedules = tuple(algorithm.variants(group))
         is_right = all(schedule.collective == "all_reduce" and schedule.group == group for schedule in schedules)
     if not schedules or not is_right:
-        raise SimnetError(f"algorithm {algorithm.name!r}: variants: must be all-reduces on the given group")
+        raise SimnetError(f"{where}: must be all-reduces on the given group")
     return schedules
 
 
