@@ -75,7 +75,9 @@ class SweepPoint:
         digest = hashlib.sha256(journal.hash_of_simnet().encode())
         for _, code in sorted(journal.foreign_code().items()):
             digest.update(code)
+        # In one order: equal scenarios have one key, however their files were written.
         digest.update(msgspec.json.encode(self.scenario, enc_hook=float, order="deterministic"))
+        # By content and not by name: a file that was edited makes another point.
         for path in _input_files(self.scenario):
             digest.update(files.read_bytes(path))
         return digest.hexdigest()
@@ -285,6 +287,7 @@ class Sweep:
         if place is not None or isinstance(point, RefusedPoint):
             return None
         is_new = key not in self._waiting
+        # A scenario may stand at several points: it is simulated once, for all of them.
         self._waiting.setdefault(key, (point, []))[1].append(len(self._places) - 1)
         return point if is_new else None
 
@@ -301,6 +304,7 @@ class _Queue:
     """Points that wait to be simulated, those with the smallest clusters first."""
 
     def __init__(self, points: Iterable[SweepPoint]) -> None:
+        # Of one shape one after the other: they share cached schedules.
         self._points = deque(sorted(points, key=_shape))
 
     def __len__(self) -> int:
@@ -387,6 +391,7 @@ def _on_pool(
     computing = journal.computing()
 
     def next_task() -> tuple[SweepTask, Sequence[SweepPoint]] | None:
+        # Tasks shrink with the queue, so that the workers end together.
         share = math.ceil(len(queue) / (TASKS_PER_WORKER * pool.num_slots()))
         most = 1 if point_s is None else min(int(LONGEST_TASK_S / max(point_s, 1e-6)), share)
         points = queue.largest(max(most, 1))
@@ -394,6 +399,7 @@ def _on_pool(
         return (task, points) if points else None
 
     for points, part in run_on(pool, next_task, simulate_task):
+        # A worker stops a task that takes too long: what is left of it goes to whoever is free.
         queue.put_back(points[len(part.keys) :])
         point_s = part.seconds / len(part.keys)
         for point, outcome in zip(points, part.outcomes, strict=False):

@@ -85,6 +85,7 @@ def _check_same(first: RecordedLayout, other: RecordedLayout, where: str) -> Non
         here, two = getattr(first, key), getattr(other, key)
         if here != two:
             raise _differ(f"{where}: {key}", first, str(here), other, str(two))
+    # The groups of the first recording, moved to the ranks of the other, have to be those of the other.
     wanted = replace(other, groups=first.groups)
     groups = [replace(_group_at(group, first, wanted, where), name="") for group in first.groups]
     actual = [replace(group, name="") for group in other.groups]
@@ -125,6 +126,7 @@ class _Resized:
     def __init__(self, recordings: Sequence[RecordedLayout], wanted: RecordedLayout, where: str) -> None:
         """Take recordings that differ in sizes alone, and the wanted layout with its groups."""
         self._recordings, self._wanted, self._where = recordings, wanted, where
+        # By ratio: 16 ranks are as near to 8 as to 32.
         ratios = [abs(math.log(recording.world_size / wanted.world_size)) for recording in recordings]
         self._nearest = ratios.index(min(ratios))
         self._assumed: Counter[str] = Counter()
@@ -160,6 +162,7 @@ class _Resized:
         amounts = [operation.message_bytes for operation in each]
         laws = _laws_of_message(amounts, first, self._recordings)
         sizes = [_unit(amounts, law, self._recordings) * law(self._wanted) for law in laws]
+        # Several laws may fit the recordings: where all give one size, it does not matter which holds.
         if sizes and max(sizes) <= min(sizes) * (1 + ROUNDING):
             return sizes[0]
         if sizes and first.kind in KEEPS_WHOLE and _constant in laws:

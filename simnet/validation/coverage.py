@@ -97,6 +97,7 @@ class Evidence:
 
     def inside(self, of: Quantity) -> tuple[int, int]:
         """Return how many values are within intervals found without their publication, and how many there are."""
+        # As for the next cluster: no publication helps to find the width by which it is judged.
         widths = {residual.source: self.width(of, without=residual.source) for residual in self.residuals}
         known = [residual for residual in self.residuals if residual.quantity == of]
         return sum(residual.unexplained <= widths[residual.source] for residual in known), len(known)
@@ -258,6 +259,7 @@ def _speedups(times: Sequence[_TimeError], published: Collection[str]) -> Iterat
                 or f"{row.key}, {other.key.partition(':')[2]}" in published
             ):
                 continue
+            # A quotient is too large where its divisor is too small: the sides of the other change places.
             below, above = (math.hypot(a, b) for a, b in zip(width, reversed(other_own), strict=True))
             yield Residual(source=row.source, quantity="speedup", log_error=error - other_error, own_log=(below, above))
 

@@ -181,6 +181,7 @@ def judge(folder: Path) -> Verdict:
 
 def _with_effect(part: JudgedPart, scenario: Scenario, runs: Sequence[ProofRun]) -> JudgedPart:
     changed = part.change(scenario)
+    # Each part by itself: those that cancel each other are named all the same.
     effects = [abs(run.step_s(changed) / run.step_s(scenario) - 1) for run in runs]
     return replaced(part, effect=max(effects))
 
@@ -201,6 +202,7 @@ class _FittedNetwork(NamedTuple):
         cluster = scenario.cluster
         calibration = scenario.calibration.at_nodes(cluster.num_nodes)
         here, near = getattr(calibration, link), getattr(cluster, link)
+        # A factor needs a latency to act on: the cluster gives it where the calibration has none.
         if here.alpha_s is None:
             here = replace(here, alpha_s=near.alpha_s)
         is_above = self.bandwidth * _reached(link, calibration) > 1  # a fraction of the nominal rate cannot say so
@@ -211,6 +213,7 @@ class _FittedNetwork(NamedTuple):
         calibration = replace(calibration, **{link: here}, collective_launch_s=launch_s)
         factors = {f"{link}.latency": self.latency}
         factors |= {} if is_above else {f"{link}.efficiency": self.bandwidth}
+        # Costs of a message are one for both links: those between nodes decide, where there are any.
         if link == "inter_node" or cluster.num_nodes == 1:
             factors |= dict.fromkeys(LATENCIES, self.latency)
         if nccl is not None:
@@ -331,6 +334,7 @@ class _MeasuredProof:
 
     def compute(self, scenario: Scenario) -> JudgedPart:
         """Return the compute of the typical node."""
+        # The low median: of two nodes the faster one is the typical, and the other is slow.
         typical_s, (alone, *_) = median_low(self.nodes_s), self.proof.runs
         predicted_s = alone.step_s(without_faults(scenario))
         factor = typical_s / predicted_s
@@ -407,6 +411,7 @@ class _MeasuredProof:
         made = {}
         for name in {kernel.kernel: None for kernel in timed}:
             of_name = [kernel for kernel in timed if kernel.kernel == name]
+            # One rate for all sizes of a step, each weighed by its elements.
             each_s = sum(kernel.median_s for kernel in of_name) / sum(kernel.num_elements for kernel in of_name)
             made[name] = KernelTime(s_per_element=Duration(each_s), options=of_name[0].options)
         times = f"({format_seconds(measured_s)}, not {format_seconds(then_s)})"
