@@ -104,6 +104,7 @@ def fit_goodput(data: Mapping[str, Any], path: Path, cluster: Cluster | None) ->
     run = _read(data, path)
     _check_unlimited(run, path)
     bits = run.end.sum_received.bits_per_second
+    # Without a cluster the goodput stands for the nominal rate, of which it is then all.
     nominal = float(cluster.inter_node.bytes_per_s) * cluster.nics_per_node if cluster else bits / 8
     efficiency = bits / 8 / nominal
     if efficiency > MAX_EFFICIENCY:

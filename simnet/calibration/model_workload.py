@@ -149,9 +149,11 @@ def _rows(tensors: Iterable[tuple[str, Sequence[int], float]]) -> list[Data]:
     """Return a row for each tensor, or for several in a row that are alike."""
     rows: list[Data] = []
     shares = [(name, list(shape) or [1], _digits(flops)) for name, shape, flops in tensors]
+    # Where no tensor has FLOPs, backward goes evenly over all of them.
     has_none = not any(flops for *_, flops in shares)
     for name, shape, flops in shares:
         share = 1.0 if has_none else flops
+        # Layers repeat: tensors that are alike stand in one row with their number.
         last = rows[-1] if rows else {}
         if (last.get("shape"), last.get("backward_share")) == (shape, share):
             last["count"] = last.get("count", 1) + 1

@@ -123,6 +123,7 @@ def select_sends(logs: Sequence[NcclLog], cluster: Cluster | None) -> list[Timed
 
 def _timed_collective(series: Series, setup: Setup, cluster: Cluster | None) -> TimedCollective:
     group, size, message = str(series.labels["group"]), series.count("group_size"), series.number("message_bytes")
+    # Ranks of several nodes are as fast as what joins the nodes.
     level = INTRA_NODE if group == INTRA_NODE or setup.num_nodes == 1 else INTER_NODE
     # Rounds and sends of a rank; an all-to-all posts all its sends at once.
     sends = {"all_reduce": 2 * (size - 1), "send": 1}.get(series.name, size - 1)

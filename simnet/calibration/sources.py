@@ -148,6 +148,7 @@ def read(paths: Sequence[Path], kinds: Sequence[Kind] = KINDS) -> Sources:
         SimnetError: a file cannot be read, has no known kind, is damaged, or is given twice.
     """
     sources = Sources()
+    # A file under two names would count twice in a fit.
     resolved = [path.resolve() for path in paths]
     for path in paths:
         if resolved.count(path.resolve()) > 1:

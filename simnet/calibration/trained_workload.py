@@ -105,6 +105,7 @@ def gradient_keys(workload: Workload) -> dict[str, object]:
     keys = {key: whole[key] for key in GRADIENTS if whole.get(key)}
     gradients = keys.get("gradients")
     if isinstance(gradients, str) and is_path(gradients):
+        # The new file may stand in another folder.
         keys["gradients"] = str(Path(gradients).resolve())
     return keys
 

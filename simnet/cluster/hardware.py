@@ -465,10 +465,12 @@ class Calibration(NamedPart, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Another cluster has other GPUs, NICs of another rate, or another network. Two clusters of one network differ by
         less than others.
         """
+        # A measured calibration is taken to be of the cluster that it was measured on.
         if self.nccl is None or self.kind == "measured":
             return {}
         on = self.inter_node.measured_on
         is_other_gpu = bool(self.gpu and cluster.gpu) and self.gpu != cluster.gpu
+        # Files write rates with few digits.
         is_other_rate = on is not None and not math.isclose(on, cluster.inter_node.bytes_per_s, rel_tol=0.01)
         if self.network and cluster.network:
             is_same = self.network == cluster.network

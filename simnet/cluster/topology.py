@@ -64,6 +64,7 @@ class Level(NamedTuple):
         fraction = self.curve[0][1] if len(self.curve) == 1 else network_costs.interpolate(self.curve, size)
         if self.window_bytes is None or is_whole:
             return fraction
+        # As `LinkCalibration.window` says: the longer of the bytes of a window and of the wait for its receiver.
         window = least(self.window_bytes, size)
         return fraction * least(1.0, window / (self.waited_bytes * fraction + HIDDEN * window))
 
@@ -122,6 +123,7 @@ class Topology(Struct, frozen=True, kw_only=True, cache_hash=True):
     def alpha_s(self, level: Level, round_: Round) -> float:
         """Return the latency of a send of this level in this round [s]."""
         if round_.is_whole and level.window_bytes is not None:
+            # A window waits for both latencies; a message that no window holds pays one of them.
             return level.waited_bytes / 2 / level.bytes_per_s
         if self.mean_ring_latency and round_.crossing_fraction is not None:
             return (

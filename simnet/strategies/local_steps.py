@@ -129,6 +129,7 @@ class LocalStepsStrategy(Strategy, frozen=True, kw_only=True, forbid_unknown_fie
         made = Streams(stream + 1)
         _add_steps(made, inner, 1)
         made.add(COMPUTE, *outer.before)
+        # The others follow the first in their stream, and have nothing else to wait for.
         first, *others = outer.exchange.operations
         made.add(stream, replace(first, after=(*first.after, *made.last(COMPUTE))), *others)
         # These steps run while the exchange is under way; nothing that it brings is applied before they end.

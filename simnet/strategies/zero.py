@@ -292,6 +292,7 @@ def partition(tensors: tuple[Tensor, ...], world_size: int, param_groups: ParamG
         of_ranks: list[list[float]] = [[] for _ in range(world_size)]
         # The largest first, as torch does: small ones then even out what is left.
         for elements in sorted(group, reverse=True):
+            # A heap: first stands the rank with the fewest elements, of equals the lowest.
             fewest, rank = ranks[0]
             heapq.heapreplace(ranks, (fewest + elements, rank))
             of_ranks[rank].append(elements)
