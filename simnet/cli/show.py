@@ -86,7 +86,7 @@ def _show_step(path: Path, form: str) -> None:
     elif form == "csv":
         say(recorded_step.csv_table(step).csv())
     else:
-        say(json_text(recorded_step.to_object(step)))
+        say(json_text(recorded_step.step_operations(step)))
 
 
 def _show_part(name: str) -> None:
