@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from simnet.report.chart import Chart
+    from simnet.report.rows import Field
 
 SIZE_IN = (6.4, 3.6)
 """Of a figure that nobody has given axes for."""
@@ -26,17 +27,17 @@ class Shown:
     Attributes:
         line: in one line.
         page: as the command prints it.
-        data: as plain data, which the command prints as JSON.
         rows: of its data frame.
         chart: what is drawn of it.
+        fields: which the command prints as JSON.
         legend: options of the chart's legend.
     """
 
     line: Callable[[Any], str]
     page: Callable[[Any], Page]
-    data: Callable[[Any], Any]
     rows: Callable[[Any], Iterable[Mapping[str, object]]]
     chart: "Callable[[Any], Chart]"
+    fields: "Iterable[Field]" = ()
     legend: Mapping[str, object] = field(default_factory=dict)
 
 
@@ -80,9 +81,9 @@ class Answer:
 
     def to_json(self) -> str:
         """Return what the command prints with `--format json`."""
-        from simnet.report.rows import json_text
+        from simnet.report.rows import json_text, row_of
 
-        return json_text(self._shown().data(self))
+        return json_text(row_of(self._shown().fields, self))
 
     @checked
     def write_json(self, path: File) -> None:

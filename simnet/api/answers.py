@@ -57,7 +57,6 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         return Shown(
             line=answer_line.run_line,
             page=result_page.result_page,
-            data=RunResult.without_spans,
             rows=lambda run: [rows.row(run)],
             chart=lambda run: step_charts.breakdown([run]),
             legend={"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3},
@@ -149,7 +148,6 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         return Shown(
             line=answer_line.sweep_line,
             page=sweep_page.sweep_page,
-            data=lambda sweep: sweep,
             rows=lambda sweep: [rows.row(point, point.set) for point in sweep.points],
             chart=charts.of_sweep,
         )
@@ -186,14 +184,14 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, charts, crossover
+        from simnet.report import answer_line, charts, crossover, rows
 
         return Shown(
             line=answer_line.crossover_line,
             page=crossover.crossover_page,
-            data=crossover.crossover_object,
-            rows=lambda crossing: crossover.crossover_object(crossing)["trials"],
+            rows=lambda searched: [rows.row_of(crossover.TRIAL, trial) for trial in searched.trials],
             chart=charts.crossover,
+            fields=crossover.FIELDS,
         )
 
 
@@ -250,9 +248,9 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
         return Shown(
             line=answer_line.advice_line,
             page=advice.advice_page,
-            data=advice.to_object,
-            rows=lambda advised: advice.to_object(advised)["systems"],
+            rows=advice.rows,
             chart=comparison_charts.advised,
+            fields=advice.FIELDS,
             legend={"fontsize": "small"},
         )
 
@@ -270,9 +268,9 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
         return Shown(
             line=answer_line.time_to_target_line,
             page=time_to_target.time_to_target_page,
-            data=time_to_target.time_to_target_object,
             rows=time_to_target.rows,
             chart=lambda times: comparison_charts.over_time(times, times.bandwidths[0]),
+            fields=time_to_target.FIELDS,
         )
 
 

@@ -78,7 +78,7 @@ def _strategies() -> Iterator[tuple[str, str]]:
 
 def _show_step(path: Path, form: str) -> None:
     from simnet.report import recorded_step
-    from simnet.report.rows import json_text
+    from simnet.report.rows import json_text, row_of
 
     step = step_file.read(path)
     if form == "table":
@@ -86,7 +86,7 @@ def _show_step(path: Path, form: str) -> None:
     elif form == "csv":
         say(recorded_step.csv_table(step).csv())
     else:
-        say(json_text(recorded_step.step_operations(step)))
+        say(json_text(row_of(recorded_step.FIELDS, step)))
 
 
 def _show_part(name: str) -> None:

@@ -8,10 +8,10 @@ from msgspec import Struct, structs
 
 from simnet.core.units import format_bytes, format_seconds
 from simnet.report.page import Page
-from simnet.report.rows import cell
+from simnet.report.rows import Field, cell
 from simnet.report.table import Column, Table
 from simnet.report.text import count_text, hanging, printable
-from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile, StepSource
+from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile
 
 NO_NUMBER = "-"
 Place = tuple[int, int]
@@ -37,26 +37,6 @@ class Operations(Struct, frozen=True, kw_only=True):
     exposed_waits: int | None = None
 
 
-class LayoutOperations(Struct, frozen=True, kw_only=True):
-    """What was recorded on one number of nodes and ranks."""
-
-    num_nodes: int
-    ranks_per_node: int
-    num_steps: int
-    micro_batches: int
-    gradient_bytes: float
-    num_buckets: int
-    notes: tuple[str, ...]
-    operations: tuple[Operations, ...]
-
-
-class StepOperations(Struct, frozen=True):
-    """What a recorded step holds, as JSON says it."""
-
-    source: StepSource
-    layouts: tuple[LayoutOperations, ...]
-
-
 def step_page(step: StepFile) -> Page:
     """Return what `simnet show` prints of a recorded step."""
     source = step.source
@@ -78,24 +58,6 @@ def csv_table(step: StepFile) -> Table:
 
 def _rows(step: StepFile) -> Iterator[tuple[RecordedLayout, Operations]]:
     return ((layout, row) for layout in step.recordings for row in operations_of(layout))
-
-
-def step_operations(step: StepFile) -> StepOperations:
-    """Return what `simnet show --format json` prints of a recorded step."""
-    layouts = (
-        LayoutOperations(
-            num_nodes=layout.num_nodes,
-            ranks_per_node=layout.ranks_per_node,
-            num_steps=layout.num_steps,
-            micro_batches=layout.micro_batches,
-            gradient_bytes=layout.gradient_bytes,
-            num_buckets=len(_buckets(layout)),
-            notes=layout.notes,
-            operations=tuple(operations_of(layout)),
-        )
-        for layout in step.recordings
-    )
-    return StepOperations(step.source, tuple(layouts))
 
 
 def communication_text(step: StepFile) -> list[str]:
@@ -170,6 +132,23 @@ COLUMNS = (
     ),
 )
 """Of the table, behind the layout."""
+
+
+LAYOUT = (
+    Field("num_nodes", "", int, "nodes"),
+    Field("ranks_per_node", "", int, "ranks of a node"),
+    Field("num_steps", "", int, "steps, after which they repeat"),
+    Field("micro_batches", "", int, "micro-batches of a step"),
+    Field("gradient_bytes", "B", float, "gradients"),
+    Field("num_buckets", "", int, "buckets", of=lambda layout: len(_buckets(layout))),
+    Field("notes", "", list, "notes"),
+    Field("operations", "", list, "operations", of=lambda layout: list(operations_of(layout))),
+)
+FIELDS = (
+    Field("source", "", dict, "where the step comes from"),
+    Field("layouts", "", list, "layouts", of="recordings", parts=LAYOUT),
+)
+"""Of a recorded step, as JSON says it."""
 
 
 def _summary(layout: RecordedLayout) -> str:

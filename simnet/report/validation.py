@@ -2,13 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from simnet.calibration import comparison
 from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
 from simnet.report.page import Page
+from simnet.report.rows import Field, row_of
 from simnet.report.table import Column, Table
 from simnet.report.text import percent
 from simnet.validation import coverage
@@ -306,58 +307,60 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     return Table(heads, rows).markdown()
 
 
-def to_object(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return sets as data."""
-    return {
-        "holds": all(outcome.holds for outcome in outcomes),
-        "coverage": _coverage_object([row for outcome in outcomes for row in outcome.predictions]),
-        "sets": [_object(outcome) for outcome in outcomes],
-    }
+def _coverage(predictions: Iterable[Prediction]) -> dict[str, int]:
+    return dict(zip(("inside", "rows"), comparison.coverage(predictions), strict=True))
 
 
-def _coverage_object(predictions: Sequence[Prediction]) -> dict[str, int]:
-    inside, rows = comparison.coverage(predictions)
-    return {"inside": inside, "rows": rows}
+def _prediction_fields(unit: Unit) -> tuple[Field, ...]:
+    """Return the fields of a predicted row, its numbers in the unit of its set."""
+
+    def end(of: str, place: int) -> Callable[[Prediction], float | None]:
+        return lambda row: SCALE[unit] * ends[place] if (ends := getattr(row, of)) else None
+
+    return (
+        Field("row", "", str, "row of the publication", of="row.key"),
+        Field("label", "", str, "row"),
+        Field("unit", "", str, "unit", of=lambda _: unit),
+        Field("predicted", "", float, "predicted", of=lambda row: row.predicted * SCALE[unit]),
+        Field("low", "", float, "low end of its 90 % interval", of=end("interval", 0)),
+        Field("high", "", float, "high end", of=end("interval", 1)),
+        Field("band_low", "", float, "low end of its band", of=end("band", 0)),
+        Field("band_high", "", float, "high end", of=end("band", 1)),
+        Field("measured", "", float, "measured", of=lambda row: row.measured * SCALE[unit]),
+        Field("error", "fraction", float, "error"),
+    )
 
 
-def _object(outcome: Outcome) -> dict[str, object]:
-    return {
-        "name": outcome.name,
-        "title": outcome.title,
-        "status": outcome.status,
-        "holds": outcome.holds,
-        "mean_error": outcome.mean,
-        "worst_error": outcome.worst,
-        "coverage": _coverage_object(outcome.predictions),
-        "target": outcome.target and asdict(outcome.target),
-        "bound": asdict(outcome.bound),
-        "parameters": [
-            {**vars(parameter), "value": float(parameter.value), "rows": [row.key for row in parameter.rows]}
-            for parameter in outcome.parameters
-        ],
-        "rows": [_row_object(prediction, outcome.unit) for prediction in outcome.predictions],
-        "misses": outcome.text("misses"),
-        "caveat": outcome.text("caveat"),
-        "speedups": outcome.text("speedups"),
-    }
-
-
-def _row_object(prediction: Prediction, unit: Unit) -> dict[str, object]:
-    low, high = _ends(prediction.interval, unit)
-    band_low, band_high = _ends(prediction.band, unit)
-    return {
-        "row": prediction.row.key,
-        "label": prediction.label,
-        "unit": unit,
-        "predicted": prediction.predicted * SCALE[unit],
-        "low": low,
-        "high": high,
-        "band_low": band_low,
-        "band_high": band_high,
-        "measured": prediction.measured * SCALE[unit],
-        "error": prediction.error,
-    }
-
-
-def _ends(between: tuple[float, float] | None, unit: Unit) -> tuple[float | None, float | None]:
-    return (between[0] * SCALE[unit], between[1] * SCALE[unit]) if between else (None, None)
+PARAMETER = (
+    Field("part", "", str, "shipped file"),
+    Field("key", "", str, "key in it"),
+    Field("value", "", float, "value in SI units"),
+    Field("text", "", str, "value"),
+    Field("how", "", str, "method of the fit"),
+    Field("rows", "", list, "rows that it was fitted to", of=lambda parameter: [row.key for row in parameter.rows]),
+)
+OUTCOME = (
+    Field("name", "", str, "set"),
+    Field("title", "", str, "title"),
+    Field("status", "", str, "whether the target is met"),
+    Field("holds", "", bool, "whether the errors are within the bound"),
+    Field("mean_error", "fraction", float, "mean error", of="mean"),
+    Field("worst_error", "fraction", float, "worst", of="worst"),
+    Field("coverage", "", dict, "inside 90 %", of=lambda outcome: _coverage(outcome.predictions)),
+    Field("target", "", dict, "target"),
+    Field("bound", "", dict, "bound"),
+    Field("parameters", "", list, "calibrated", parts=PARAMETER),
+    Field(
+        "rows", "", list, "predicted",
+        of=lambda outcome: [row_of(_prediction_fields(outcome.unit), row) for row in outcome.predictions],
+    ),
+    Field("misses", "", str, "what is predicted badly, and why", of=lambda outcome: outcome.text("misses")),
+    Field("caveat", "", str, "what to know of the result", of=lambda outcome: outcome.text("caveat")),
+    Field("speedups", "", str, "error of a predicted speedup", of=lambda outcome: outcome.text("speedups")),
+)  # fmt: skip
+FIELDS = (
+    Field("holds", "", bool, "no set is worse", of=lambda answer: all(outcome.holds for outcome in answer.outcomes)),
+    Field("coverage", "", dict, "inside 90 %", of=lambda answer: _coverage(answer.comparisons)),
+    Field("sets", "", list, "sets", of="outcomes", parts=OUTCOME),
+)
+"""Of the comparison with published measurements."""

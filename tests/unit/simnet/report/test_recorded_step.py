@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simnet.report import recorded_step
-from simnet.report.rows import json_text
+from simnet.report.rows import json_text, row_of
 from simnet.strategies import step_file
 from tests.helpers import step_files
 from tests.helpers.step_files import collective, compute
@@ -67,5 +67,5 @@ def test_json_and_csv_say_what_the_table_says():
     lines = recorded_step.csv_table(recorded).csv().splitlines()
     assert len(lines) == 1 + len(list(recorded_step.operations_of(recorded.recordings[0])))
     assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
-    layout = json.loads(json_text(recorded_step.step_operations(recorded)))["layouts"][0]
+    layout = json.loads(json_text(row_of(recorded_step.FIELDS, recorded)))["layouts"][0]
     assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)
