@@ -1,9 +1,10 @@
 """What every answer can do: text as the command prints it, HTML for notebooks, a data frame, a figure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
@@ -20,8 +21,7 @@ SIZE_IN = (6.4, 3.6)
 """Of a figure that nobody has given axes for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """How an answer is shown, each a function of the answer.
 
     Attributes:
@@ -38,7 +38,7 @@ class Shown:
     rows: Callable[[Any], Iterable[Mapping[str, object]]]
     chart: "Callable[[Any], Chart]"
     fields: "Iterable[Field]" = ()
-    legend: Mapping[str, object] = field(default_factory=dict)
+    legend: Mapping[str, object] = {}
 
 
 class Answer:

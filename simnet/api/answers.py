@@ -16,6 +16,7 @@ from simnet.engine.result import RunResult, SweepResult, to_json
 from simnet.report.page import Page
 
 if TYPE_CHECKING:
+    from simnet.report.chart import Chart
     from simnet.report.contents import Contents
 
 Interval = tuple[float, float]
@@ -52,13 +53,18 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         return self.intervals.get("speedup")
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, result_page, rows, step_charts
+        from simnet.report import result_page, rows
+
+        def chart(run: RunAnswer) -> "Chart":
+            from simnet.report import step_charts  # which a command that prints need not load
+
+            return step_charts.breakdown([run])
 
         return Shown(
-            line=answer_line.run_line,
+            line=result_page.run_line,
             page=result_page.result_page,
             rows=lambda run: [rows.row(run)],
-            chart=lambda run: step_charts.breakdown([run]),
+            chart=chart,
             legend={"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3},
         )
 
@@ -143,10 +149,10 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         )
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, charts, rows, sweep_page
+        from simnet.report import charts, rows, sweep_page
 
         return Shown(
-            line=answer_line.sweep_line,
+            line=sweep_page.sweep_line,
             page=sweep_page.sweep_page,
             rows=lambda sweep: [rows.row(point, point.set) for point in sweep.points],
             chart=charts.of_sweep,
@@ -184,10 +190,10 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, charts, crossover, rows
+        from simnet.report import charts, crossover, rows
 
         return Shown(
-            line=answer_line.crossover_line,
+            line=crossover.crossover_line,
             page=crossover.crossover_page,
             rows=lambda searched: [rows.row_of(crossover.TRIAL, trial) for trial in searched.trials],
             chart=charts.crossover,
@@ -243,10 +249,10 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
         return ranking_page(self)
 
     def _shown(self) -> Shown:
-        from simnet.report import advice, answer_line, comparison_charts
+        from simnet.report import advice, comparison_charts
 
         return Shown(
-            line=answer_line.advice_line,
+            line=advice.advice_line,
             page=advice.advice_page,
             rows=advice.rows,
             chart=comparison_charts.advised,
@@ -263,10 +269,10 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
     """
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, comparison_charts, time_to_target
+        from simnet.report import comparison_charts, time_to_target
 
         return Shown(
-            line=answer_line.time_to_target_line,
+            line=time_to_target.time_to_target_line,
             page=time_to_target.time_to_target_page,
             rows=time_to_target.rows,
             chart=lambda times: comparison_charts.over_time(times, times.bandwidths[0]),

@@ -72,10 +72,10 @@ class CalibrationAnswer(Answer, Struct, frozen=True, kw_only=True):
         return calibration_page(self.traces, self.parts, self.residuals if all_rows else (), self.notes)
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, calibration, comparison_charts, rows
+        from simnet.report import calibration, comparison_charts, rows
 
         return Shown(
-            line=lambda fit: f"{len(fit.parts)} parts, {answer_line.errors_line(fit.residuals)}",
+            line=lambda fit: f"{len(fit.parts)} parts, {calibration.errors_line(fit.residuals)}",
             page=CalibrationAnswer.page,
             rows=lambda fit: [rows.row_of(rows.COMPARISON, row) for row in fit.residuals],
             chart=lambda fit: comparison_charts.residuals(_some(fit.residuals)),
@@ -118,7 +118,7 @@ class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
         return worst_error(self.comparisons)
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, comparison_charts, measured_steps, proof_page, rows, validation
+        from simnet.report import calibration, comparison_charts, measured_steps, proof_page, rows, validation
         from simnet.validation.outcome import SCALE
 
         units = {outcome.unit for outcome in self.outcomes} or {"ms"}
@@ -139,7 +139,7 @@ class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
             return measured_steps.steps_page(answer.comparisons, [answer.proof])  # type: ignore[arg-type]  # points
 
         return Shown(
-            line=lambda answer: answer_line.errors_line(answer.comparisons),
+            line=lambda answer: calibration.errors_line(answer.comparisons),
             page=page,
             rows=lambda answer: [rows.row_of(rows.COMPARISON, row) for row in answer.comparisons],
             chart=chart,

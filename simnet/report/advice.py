@@ -78,6 +78,12 @@ def advice_page(advice: Advice) -> Page:
     return Page([*above, *tables, *footnotes, end, *_paragraphs(texts)])
 
 
+def advice_line(advice: Advice) -> str:
+    """Return what to use in one line."""
+    texts = [f"{choice.system.label} {speedup_text(choice.system.speedup.value)}" for choice in advice.choices]
+    return f"{printable(advice.scenario.name)}: {', '.join(texts)} over {advice.baseline}"
+
+
 def _paragraphs(texts: dict[str, str]) -> list[str]:
     """Return the paragraphs under their labels; a line of Python begins a new one, so that it can be pasted."""
     lines = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from simnet.calibration.comparison import Comparison, mean_error, worst_row
+from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error, worst_row
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
@@ -43,6 +43,14 @@ def calibration_page(
         [Table.of(ROWS, listed)] if listed else [],
     ]
     return Page([piece for block in blocks if block for piece in (*block, "")])
+
+
+def errors_line(comparisons: Sequence[Comparison]) -> str:
+    """Return how far predictions are off in one line."""
+    inside, judged = coverage(comparisons)
+    known = f", {inside} of {judged} inside their intervals" if judged else ""
+    errors = f"mean error {mean_error(comparisons):.1%}, worst {worst_error(comparisons):.1%}"
+    return f"{len(comparisons)} values, {errors}{known}" if comparisons else "no values"
 
 
 def _numbers(shown: Mapping[str, str]) -> list[str | Table]:

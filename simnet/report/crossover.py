@@ -33,6 +33,12 @@ def crossover_sentences(crossover: Crossover) -> list[str]:
     ]
 
 
+def crossover_line(crossover: Crossover) -> str:
+    """Return where the faster side changes in one line."""
+    crossings = [crossing_text(crossover, crossing) for crossing in crossover.crossings]
+    return f"{crossover.key}: {'; '.join(crossings) or 'no crossing'}"
+
+
 def crossing_text(crossover: Crossover, crossing: Crossing) -> str:
     """Return which side is faster up to a crossing, and which from there on."""
     below, above = _verdict(crossover, crossing.low), _verdict(crossover, crossing.high)

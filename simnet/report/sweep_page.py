@@ -56,6 +56,15 @@ def sweep_page(sweep: SweepResult) -> Page:
     return Page([*heading, *tables, *headlines(sweep), *ends])
 
 
+def sweep_line(sweep: SweepResult) -> str:
+    """Return points, keys and speedups of a sweep in one line."""
+    refused = f", {len(sweep.refused)} refused" if sweep.refused else ""
+    speedups = [point.speedup for point in sweep.points if point.speedup is not None]
+    between = f", {speedup_text(min(speedups))} to {speedup_text(max(speedups))}" if speedups else ""
+    over = " and ".join(sweep.varied) or "one point"
+    return f"{printable(sweep.name)}: {len(sweep.points)} points{refused} over {printable(over)}{between}"
+
+
 def refused_lines(sweep: SweepResult, others: str = "'refused' in results.json (-o DIR)") -> list[str]:
     """Return the points that were not simulated, each with the reason; nothing where there is none.
 

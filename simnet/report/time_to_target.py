@@ -11,7 +11,7 @@ from simnet.engine import intervals
 from simnet.report.page import Page
 from simnet.report.rows import Field, Row, row_of
 from simnet.report.table import Column, Table
-from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, workload_title
+from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, printable, workload_title
 from simnet.workload.training_step import num_elements
 
 NEVER = "never"
@@ -53,6 +53,12 @@ def time_to_target_page(times: TimesToTarget) -> Page:
             *notes_lines([times.notes]),
         ]
     )
+
+
+def time_to_target_line(times: TimesToTarget) -> str:
+    """Return the first system at every bandwidth in one line."""
+    firsts = [f"{there.bandwidth.text()}: {there.systems[0].title}" for there in times.bandwidths]
+    return f"{printable(times.convergence.task)}, first at {times.target:g}: {', '.join(firsts)}"
 
 
 def _heading(times: TimesToTarget) -> Iterator[str]:
