@@ -68,6 +68,13 @@ class Finding(Struct, frozen=True):
     repair: str = ""
 
 
+class Findings(Struct, frozen=True):
+    """What `simnet doctor --format json` prints."""
+
+    version: str
+    findings: list[Finding]
+
+
 @options.command(
     "doctor",
     help="Say what works on this machine: versions, GPUs, NCCL; and what is missing for what, "
@@ -86,8 +93,7 @@ def command(form: str, output: Path | None) -> None:
     """Run `simnet doctor`."""
     check_file(output)
     rows = list(findings())
-    whole = {"version": version.text(), "findings": rows}
-    emit(json_text(whole) if form == "json" else _page(rows), output)
+    emit(json_text(Findings(version.text(), rows)) if form == "json" else _page(rows), output)
 
 
 def findings() -> Iterator[Finding]:
