@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
-from simnet.report.page import Page
+from simnet.report.table import Page
 
 if TYPE_CHECKING:
     import pandas

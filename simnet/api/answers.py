@@ -13,7 +13,7 @@ from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError, shown
 from simnet.engine.result import RunResult, SweepResult, to_json
-from simnet.report.page import Page
+from simnet.report.table import Page
 
 if TYPE_CHECKING:
     from simnet.report.chart import Chart

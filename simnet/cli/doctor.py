@@ -21,9 +21,8 @@ from simnet.cli.terminal import say
 from simnet.core import version
 from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json
-from simnet.report.page import Page
 from simnet.report.rows import json_text
-from simnet.report.table import Table
+from simnet.report.table import Page, Table
 from simnet.report.text import count_text
 
 INSTALL_TORCH = importlib.import_module("binsgdm.errors").INSTALL_TORCH

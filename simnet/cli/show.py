@@ -51,8 +51,7 @@ def command(name: str | None, form: str | None) -> None:
 
 
 def _list(kinds: Iterable[str]) -> None:
-    from simnet.report.page import Page
-    from simnet.report.table import Table
+    from simnet.report.table import Page, Table
 
     for kind in kinds:
         rows = _strategies() if kind == completing.STRATEGIES else _parts(kind)

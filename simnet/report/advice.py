@@ -14,10 +14,9 @@ from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import Scenario, settings_of, to_dict
 from simnet.report.chart import GBIT
-from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
 from simnet.report.rows import Field, Row, row_of
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     WIDTH,
     calibration_title,

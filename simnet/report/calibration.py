@@ -6,9 +6,8 @@ from simnet.calibration.comparison import Comparison, coverage, mean_error, wors
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.page import Page
 from simnet.report.rows import Field
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import count_text, hanging, nodes_text
 from simnet.traces.kineto import Trace
 

@@ -5,9 +5,8 @@ import textwrap
 from simnet.analysis.crossing import Number
 from simnet.analysis.crossover import Crossing, Crossover, Trial, text_of
 from simnet.core.units import format_seconds
-from simnet.report.page import Page
 from simnet.report.rows import Field
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import WIDTH, key_text, notes_lines, speedup_text
 
 

@@ -7,9 +7,8 @@ from functools import partial
 from msgspec import Struct, structs
 
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.page import Page
 from simnet.report.rows import Field, cell
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import count_text, hanging, printable
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile
 

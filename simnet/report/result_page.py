@@ -8,9 +8,8 @@ from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
 from simnet.report.labels import names, sides
-from simnet.report.page import Page
 from simnet.report.rows import BY_NAME, METRICS
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     DAY_S,
     WIDTH,

@@ -21,10 +21,9 @@ from simnet.report.labels import (
     value_label,
     varies,
 )
-from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.rows import BY_NAME
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     WIDTH,
     bandwidth_text,

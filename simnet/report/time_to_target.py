@@ -8,9 +8,8 @@ from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
 from simnet.core.units import format_seconds
 from simnet.engine import intervals
-from simnet.report.page import Page
 from simnet.report.rows import Field, Row, row_of
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, printable, workload_title
 from simnet.workload.training_step import num_elements
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from simnet.calibration import comparison
 from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
-from simnet.report.page import Page
 from simnet.report.rows import Field, row_of
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import percent
 from simnet.validation import coverage
 from simnet.validation.coverage import Evidence, Quantity
