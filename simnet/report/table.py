@@ -87,7 +87,7 @@ class Table:
         self.indent: Final = indent
 
     @classmethod
-    def of(cls, columns: Iterable[Column], about: Iterable[Any]) -> "Table":
+    def of(cls, columns: Iterable[Column], about: Iterable[Any], indent: int = 0) -> "Table":
         """Return a table with a row for each of these, whose cells the columns write.
 
         Example:
@@ -98,7 +98,7 @@ class Table:
             12         144
         """
         made = tuple(columns)
-        return cls(made, ([column.cell(thing) for column in made] for thing in about))
+        return cls(made, ([column.cell(thing) for column in made] for thing in about), indent)
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""

@@ -17,8 +17,6 @@ from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
 from simnet.validation.published_rows import PublishedRow
 
 DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
-WIDTHS = ((16, 2), (11, 0), (11, 0), (9, 0), (9, 0), (12, 1), (25, 3))
-"""Of the columns of the summary in a terminal, and the gaps before them."""
 ROW_HEADS = ("set", "row", "unit", "predicted", "measured", "error", "low", "high", "file", "lines", "source")
 
 
@@ -26,14 +24,7 @@ def validation_page(outcomes: Sequence[Outcome]) -> Page:
     """Return every set with its parameters and rows, and a summary at the end."""
     # The summary stands at the end, where a terminal leaves the reader.
     blocks = [block for outcome in outcomes for block in (*_set(outcome), "")]
-    heads = ("set", "calibrated", "predicted", "mean", "worst", "inside 90 %", "target")
-    sides = ("left", *["right"] * 5, "left")
-    columns = [
-        Column(head, side, width=width, gap=gap)  # type: ignore[arg-type]
-        for head, side, (width, gap) in zip(heads, sides, WIDTHS, strict=True)
-    ]
-    rows = ((outcome.name, *_summary_cells(outcome), _result_text(outcome)) for outcome in outcomes)
-    blocks.append(Table([*columns, "result"], rows))
+    blocks.append(Table.of(SUMMARY, outcomes))
     if speedups := _speedup_sentences(outcomes):
         blocks += ["", "speedups:", *(f"  {sentence}" for sentence in speedups)]
     return Page(blocks)
@@ -46,32 +37,14 @@ def _set(outcome: Outcome) -> Iterator[str | Table]:
         yield f"    {parameter.part}: {parameter.key} = {parameter.text}, {parameter.how}: {rows_text(parameter.rows)}"
     unit = outcome.unit
     columns = (
-        Column("predicted rows", width=max(len(row.label) for row in outcome.predictions)),
-        Column("predicted", "right", width=14),
-        Column("measured", "right", width=10),
-        Column("error", "right", width=9),
-        Column("90 % interval", "right", width=18),
-        Column(f"[{unit}]", gap=3),
+        Column("predicted rows", width=max(len(row.label) for row in outcome.predictions), cell=lambda row: row.label),
+        Column("predicted", "right", width=14, cell=lambda row: predicted_text(row, unit)),
+        Column("measured", "right", width=10, cell=lambda row: value_text(row.measured, unit)),
+        Column("error", "right", width=9, cell=error_text),
+        Column("90 % interval", "right", width=18, cell=lambda row: _range_text(row.interval, unit)),
+        Column(f"[{unit}]", gap=3, cell=lambda _: ""),
     )
-    rows = (
-        (
-            row.label, predicted_text(row, unit), value_text(row.measured, unit), error_text(row),
-            _range_text(row.interval, unit), "",
-        )
-        for row in outcome.predictions
-    )  # fmt: skip
-    yield Table(columns, rows, indent=2)
-
-
-def _summary_cells(outcome: Outcome) -> tuple[str, ...]:
-    """Return how many rows were fitted and predicted, both errors, how many values are inside, and the target."""
-    return (
-        str(len(outcome.calibration_rows)),
-        str(len(outcome.predictions)),
-        *_error_texts(outcome, outcome.predictions),
-        inside_text(comparison.coverage(outcome.predictions)),
-        limit_text(outcome.target, band=_is_band(outcome)),
-    )
+    yield Table.of(columns, outcome.predictions, indent=2)
 
 
 def inside_text(inside: tuple[int, int]) -> str:
@@ -131,6 +104,25 @@ def _error_texts(outcome: Outcome, predictions: Sequence[Prediction]) -> tuple[s
 def _is_band(outcome: Outcome) -> bool:
     """Return whether the set predicts bands."""
     return all(prediction.band is not None for prediction in outcome.predictions)
+
+
+SUMMARY = (
+    Column("set", width=16, cell=lambda outcome: outcome.name),
+    Column("calibrated", "right", width=11, gap=0, cell=lambda outcome: str(len(outcome.calibration_rows))),
+    Column("predicted", "right", width=11, gap=0, cell=lambda outcome: str(len(outcome.predictions))),
+    Column("mean", "right", width=9, gap=0, cell=lambda outcome: _error_texts(outcome, outcome.predictions)[0]),
+    Column("worst", "right", width=9, gap=0, cell=lambda outcome: _error_texts(outcome, outcome.predictions)[1]),
+    Column(
+        "inside 90 %",
+        "right",
+        width=12,
+        gap=1,
+        cell=lambda outcome: inside_text(comparison.coverage(outcome.predictions)),
+    ),
+    Column("target", width=25, gap=3, cell=lambda outcome: limit_text(outcome.target, band=_is_band(outcome))),
+    Column("result", cell=_result_text),
+)
+"""Of the table that stands last in a terminal; the page takes its cells, too."""
 
 
 def rows_text(rows: Iterable[PublishedRow]) -> str:
@@ -297,7 +289,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
         star = "\\*" if outcome.text("caveat") else ""
-        *cells, target = _summary_cells(outcome)
+        _, *cells, target, _ = (column.cell(outcome) for column in SUMMARY)
         result = target if outcome.status == "no target" else f"{verdict}{star}: {target}"
         # The anchor that a Markdown reader gives the heading.
         slug = "".join(c for c in outcome.title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
