@@ -211,6 +211,10 @@ def _caveats(times: TimesToTarget) -> list[str]:
 
 def system_fields(times: TimesToTarget) -> tuple[Field, ...]:
     """Return the fields of each system at a bandwidth."""
+
+    def prices(row: TargetTime) -> list[float | None] | None:
+        return row.interval_s and [times.price_of(end_s) for end_s in row.interval_s]
+
     return (
         Field("name", "", str, "name in the file of trainings"),
         Field("title", "", str, "system"),
@@ -219,8 +223,8 @@ def system_fields(times: TimesToTarget) -> tuple[Field, ...]:
         Field("steps_to_target", "", float, "steps to the target", of="steps"),
         Field("time_to_target_s", "s", float, "time to the target", of="time_s"),
         Field("time_to_target_interval_s", "s", tuple, "its 90 % interval", of="interval_s"),
-        Field("price_to_target", "money", float, "price of the GPUs", of=lambda row: _price_of(times, row.time_s)),
-        Field("price_to_target_interval", "money", list, "its 90 % interval", of=lambda row: _prices_of(times, row)),
+        Field("price_to_target", "money", float, "price of the GPUs", of=lambda row: times.price_of(row.time_s)),
+        Field("price_to_target_interval", "money", list, "its 90 % interval", of=prices),
         Field("speedup_vs_baseline", "speedup", float, "speedup", of="speedup.value"),
         Field("speedup_interval", "speedup", tuple, "its 90 % interval", of="speedup.interval"),
         Field("pays", "", str, "verdict", of="speedup.verdict"),
@@ -272,11 +276,3 @@ FIELDS = (
     Field("notes", "", list, "what to know to trust the numbers"),
 )  # fmt: skip
 """Of the times to a target, SI units."""
-
-
-def _price_of(times: TimesToTarget, time_s: float | None) -> float | None:
-    return None if time_s is None else times.price_of(time_s)
-
-
-def _prices_of(times: TimesToTarget, row: TargetTime) -> list[float | None] | None:
-    return row.interval_s and [_price_of(times, end_s) for end_s in row.interval_s]
