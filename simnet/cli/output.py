@@ -17,7 +17,7 @@ from simnet.core.files import file_stamp, is_special, refuse_input, write_error,
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Experiment
-    from simnet.report.page import Page
+    from simnet.report.table import Page
 
 
 # Most characters of a refusal, and of one word in it (a value, a path).
