@@ -334,6 +334,7 @@ def _typed(parameter: inspect.Parameter) -> dict[str, Any]:
     default = parameter.default
     option = {} if default in (None, (), parameter.empty) else {"default": default, "show_default": True}
     if get_origin(kind) in (Union, UnionType):
+        # An option that is left out is None already.
         kind = next(arm for arm in get_args(kind) if arm is not type(None))
     if get_origin(kind) is Literal:
         return option | {"type": click.Choice(get_args(kind))}

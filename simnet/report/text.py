@@ -278,6 +278,7 @@ def names(points: Sequence[RunResult]) -> list[str]:
     baseline = _only(baselines, ROLES[1])
     if strategy != baseline:
         return [strategy, baseline]
+    # Of one kind: only the settings in which they differ tell them apart.
     settings = {(point.scenario.strategy, point.scenario.baseline) for point in points}
     pairs = {_called_apart(strategy, to_dict(first), to_dict(second) if second else {}) for first, second in settings}
     return list(next(iter(pairs))) if len(pairs) == 1 else list(ROLES)

@@ -84,6 +84,7 @@ def presets_of(kind: type[S]) -> dict[str, tuple[S, ...]]:
 def variants_of(setting: S, caps: Sequence[Size | None]) -> Iterator[S]:
     """Yield a setting in each topology and with each way to cut buckets that is worth a try."""
     for topology in setting.choices.topologies(setting):
+        # The topology first: which buckets are worth a try depends on it.
         formed = replace(cast("Any", setting), **topology)
         for cut in formed.choices.bucketings(formed, caps):
             yield replace(formed, **cut)
@@ -101,6 +102,7 @@ def train_alike(setting: Tuned, other: Tuned) -> bool:
 
 def for_longer_training(setting: S, scale: float) -> S:
     """Return a setting for a training `scale` times as long: a stage at its start grows with it."""
+    # The stage is a part of the training: of a longer one it takes as many more steps.
     key, struct = setting.stage_key, cast("Any", setting)
     return replace(struct, **{key: round(getattr(setting, key) * scale)}) if key else setting
 
