@@ -109,14 +109,6 @@ def test_a_killed_client_is_resumed_by_another(
     assert _results(tmp_path) == expected
 
 
-def test_an_interrupt_says_how_to_resume(scenario: Path, dask: DaskProcesses, tmp_path: Path) -> None:
-    interrupted = _started(scenario, dask, tmp_path)
-    interrupted.send_signal(signal.SIGINT)
-    code, printed = _ended(interrupted)
-    assert code == 130
-    assert printed.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
-
-
 def test_a_killed_scheduler_is_told_in_a_sentence_and_the_sweep_goes_on_without_it(
     scenario: Path, expected: list[bytes], tmp_path: Path
 ) -> None:
