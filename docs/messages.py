@@ -44,7 +44,7 @@ def messages() -> list[Message]:
 
 
 def all_commands() -> list[tuple[str, click.Command]]:
-    """Return every command with its name, such as ("simnet lab run", ...)."""
+    """Return every command with its name, such as ("simnet sweep", ...)."""
     from simnet.cli.main import cli
 
     return [("simnet", cli), *commands.commands(cli, "simnet")]

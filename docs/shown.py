@@ -26,7 +26,6 @@ INSTALLS = "installs: .ci/newcomer does so"
 BROUGHT = "reads what a reader measured or trained"
 ELSEWHERE = "needs a GPU or other machines"
 SERVES = "serves until it is ended"
-IN_A_LAB = "needs root and minutes: evidence/tests/in_the_lab"
 NOT_RUN = {
     "make ": INSTALLS,
     "python3 -m venv ": INSTALLS,
@@ -42,7 +41,6 @@ NOT_RUN = {
     "simnet validate proof": BROUGHT,
     "simnet record --from profile.json.gz ": BROUGHT,
     "simnet record --from trace.0.et ": BROUGHT,
-    "simnet calibrate links.json kernels.json --in-place ": IN_A_LAB,
     "import os\nimport torch.distributed ": "is part of a script: tests/distributed/slowed.py runs it",
 }
 """What is not run, by how its first line begins, and why."""

@@ -16,8 +16,7 @@ from simnet.report import figures, measured_steps
 from simnet.report.chart import Chart, Curve, log_scale, marks_look, number_scale, values_of
 from simnet.report.figure import PAGE_IN
 from simnet.report.measured_steps import comparison_cells, layout_text
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import percent
 from simnet.validation.training_steps import Setting, TrainedPoint
 

@@ -52,5 +52,5 @@ def defer_signals() -> Iterator[None]:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in dict.fromkeys(received):
-            signal.raise_signal(number)
+        for sent in dict.fromkeys(received):
+            signal.raise_signal(sent)

@@ -113,9 +113,9 @@ class TimesToTarget(Struct, frozen=True, kw_only=True):
         last = max(curve.steps[-1] for curve in self.convergence.of(self.baseline, self.ranks))
         return self.baseline_at(there).cost.elapsed_s(last * self.scale)
 
-    def price_of(self, time_s: float) -> float | None:
-        """Return what the cluster's GPUs cost for a time; None without a price."""
-        if self.price_per_gpu_hour is None:
+    def price_of(self, time_s: float | None) -> float | None:
+        """Return what the cluster's GPUs cost for a time; None without one of the two."""
+        if time_s is None or self.price_per_gpu_hour is None:
             return None
         return time_s / HOUR_S * self.scenario.cluster.world_size * self.price_per_gpu_hour
 

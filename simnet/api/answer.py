@@ -1,43 +1,44 @@
 """What every answer can do: text as the command prints it, HTML for notebooks, a data frame, a figure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
-from simnet.report.page import Page
+from simnet.report.table import Page
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
     from simnet.report.chart import Chart
+    from simnet.report.rows import Field
 
 SIZE_IN = (6.4, 3.6)
 """Of a figure that nobody has given axes for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shown:
+class Shown(Struct, frozen=True, kw_only=True):
     """How an answer is shown, each a function of the answer.
 
     Attributes:
         line: in one line.
         page: as the command prints it.
-        data: as plain data, which the command prints as JSON.
         rows: of its data frame.
         chart: what is drawn of it.
+        fields: which the command prints as JSON.
         legend: options of the chart's legend.
     """
 
     line: Callable[[Any], str]
     page: Callable[[Any], Page]
-    data: Callable[[Any], Any]
     rows: Callable[[Any], Iterable[Mapping[str, object]]]
     chart: "Callable[[Any], Chart]"
-    legend: Mapping[str, object] = field(default_factory=dict)
+    fields: "Iterable[Field]" = ()
+    legend: Mapping[str, object] = {}
 
 
 class Answer:
@@ -80,9 +81,9 @@ class Answer:
 
     def to_json(self) -> str:
         """Return what the command prints with `--format json`."""
-        from simnet.report.rows import json_text
+        from simnet.report.rows import json_text, row_of
 
-        return json_text(self._shown().data(self))
+        return json_text(row_of(self._shown().fields, self))
 
     @checked
     def write_json(self, path: File) -> None:

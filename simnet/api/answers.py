@@ -13,9 +13,10 @@ from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError, shown
 from simnet.engine.result import RunResult, SweepResult, to_json
-from simnet.report.page import Page
+from simnet.report.table import Page
 
 if TYPE_CHECKING:
+    from simnet.report.chart import Chart
     from simnet.report.contents import Contents
 
 Interval = tuple[float, float]
@@ -52,14 +53,18 @@ class RunAnswer(Answer, RunResult, frozen=True, kw_only=True):
         return self.intervals.get("speedup")
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, result_page, rows, step_charts
+        from simnet.report import result_page, rows
+
+        def chart(run: RunAnswer) -> "Chart":
+            from simnet.report import step_charts  # which a command that prints need not load
+
+            return step_charts.breakdown([run])
 
         return Shown(
-            line=answer_line.run_line,
+            line=result_page.run_line,
             page=result_page.result_page,
-            data=RunResult.without_spans,
             rows=lambda run: [rows.row(run)],
-            chart=lambda run: step_charts.breakdown([run]),
+            chart=chart,
             legend={"loc": "lower center", "bbox_to_anchor": (0.5, 1.0), "ncols": 3},
         )
 
@@ -144,12 +149,11 @@ class SweepAnswer(Answer, SweepResult, frozen=True, kw_only=True):
         )
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, charts, rows, sweep_page
+        from simnet.report import charts, rows, sweep_page
 
         return Shown(
-            line=answer_line.sweep_line,
+            line=sweep_page.sweep_line,
             page=sweep_page.sweep_page,
-            data=lambda sweep: sweep,
             rows=lambda sweep: [rows.row(point, point.set) for point in sweep.points],
             chart=charts.of_sweep,
         )
@@ -186,14 +190,14 @@ class CrossoverAnswer(Answer, Crossover, frozen=True, kw_only=True):
     """
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, charts, crossover
+        from simnet.report import charts, crossover, rows
 
         return Shown(
-            line=answer_line.crossover_line,
+            line=crossover.crossover_line,
             page=crossover.crossover_page,
-            data=crossover.crossover_object,
-            rows=lambda crossing: crossover.crossover_object(crossing)["trials"],
+            rows=lambda searched: [rows.row_of(crossover.TRIAL, trial) for trial in searched.trials],
             chart=charts.crossover,
+            fields=crossover.FIELDS,
         )
 
 
@@ -245,14 +249,14 @@ class AdviceAnswer(Answer, Advice, frozen=True, kw_only=True):
         return ranking_page(self)
 
     def _shown(self) -> Shown:
-        from simnet.report import advice, answer_line, comparison_charts
+        from simnet.report import advice, comparison_charts
 
         return Shown(
-            line=answer_line.advice_line,
+            line=advice.advice_line,
             page=advice.advice_page,
-            data=advice.to_object,
-            rows=lambda advised: advice.to_object(advised)["systems"],
+            rows=advice.rows,
             chart=comparison_charts.advised,
+            fields=advice.FIELDS,
             legend={"fontsize": "small"},
         )
 
@@ -265,14 +269,14 @@ class TimeToTargetAnswer(Answer, TimesToTarget, frozen=True, kw_only=True):
     """
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, comparison_charts, time_to_target
+        from simnet.report import comparison_charts, time_to_target
 
         return Shown(
-            line=answer_line.time_to_target_line,
+            line=time_to_target.time_to_target_line,
             page=time_to_target.time_to_target_page,
-            data=time_to_target.time_to_target_object,
             rows=time_to_target.rows,
             chart=lambda times: comparison_charts.over_time(times, times.bandwidths[0]),
+            fields=time_to_target.FIELDS,
         )
 
 

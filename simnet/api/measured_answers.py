@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from simnet.api.answer import Answer, Shown
 from simnet.core.arguments import File, checked
 from simnet.core.errors import SimnetError
-from simnet.report.page import Page
+from simnet.report.table import Page
 
 if TYPE_CHECKING:
     from simnet.calibration.comparison import Comparison
@@ -72,14 +72,14 @@ class CalibrationAnswer(Answer, Struct, frozen=True, kw_only=True):
         return calibration_page(self.traces, self.parts, self.residuals if all_rows else (), self.notes)
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, calibration, comparison_charts
+        from simnet.report import calibration, comparison_charts, rows
 
         return Shown(
-            line=lambda fit: f"{len(fit.parts)} parts, {answer_line.errors_line(fit.residuals)}",
+            line=lambda fit: f"{len(fit.parts)} parts, {calibration.errors_line(fit.residuals)}",
             page=CalibrationAnswer.page,
-            data=lambda fit: calibration.to_object(fit.traces, fit.parts, fit.notes),
-            rows=lambda fit: _rows(fit.residuals),
+            rows=lambda fit: [rows.row_of(rows.COMPARISON, row) for row in fit.residuals],
             chart=lambda fit: comparison_charts.residuals(_some(fit.residuals)),
+            fields=calibration.FIELDS,
         )
 
 
@@ -118,7 +118,7 @@ class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
         return worst_error(self.comparisons)
 
     def _shown(self) -> Shown:
-        from simnet.report import answer_line, comparison_charts, measured_steps, proof_page, validation
+        from simnet.report import calibration, comparison_charts, measured_steps, proof_page, rows, validation
         from simnet.validation.outcome import SCALE
 
         units = {outcome.unit for outcome in self.outcomes} or {"ms"}
@@ -139,11 +139,11 @@ class ValidationAnswer(Answer, Struct, frozen=True, kw_only=True):
             return measured_steps.steps_page(answer.comparisons, [answer.proof])  # type: ignore[arg-type]  # points
 
         return Shown(
-            line=lambda answer: answer_line.errors_line(answer.comparisons),
+            line=lambda answer: calibration.errors_line(answer.comparisons),
             page=page,
-            data=lambda answer: validation.to_object(answer.outcomes),
-            rows=lambda answer: _rows(answer.comparisons),
+            rows=lambda answer: [rows.row_of(rows.COMPARISON, row) for row in answer.comparisons],
             chart=chart,
+            fields=validation.FIELDS,
         )
 
     def to_json(self) -> str:
@@ -163,20 +163,3 @@ def _write(text: str | None, path: Path | str, reason: str) -> None:
     if text is None:
         raise SimnetError(f"{path}: nothing to write: {reason}")
     write_file(Path(path), text.encode())
-
-
-def _rows(comparisons: "Sequence[Comparison]") -> list[dict[str, Any]]:
-    return [
-        {
-            "series": row.series,
-            "label": row.label,
-            "role": row.role,
-            "measured": row.measured,
-            "predicted": row.predicted,
-            "predicted_low": row.interval and row.interval[0],
-            "predicted_high": row.interval and row.interval[1],
-            "error": row.error,
-            "is_inside": row.is_inside,
-        }
-        for row in comparisons
-    ]

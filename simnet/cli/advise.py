@@ -1,7 +1,7 @@
 """`simnet advise`: which system pays on a cluster, if any."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +14,6 @@ from simnet.cli.settings import add_draws, read_settings
 from simnet.cli.terminal import tell
 from simnet.core.errors import SimnetError
 from simnet.engine.scenario import Scenario, load_experiment
-
-if TYPE_CHECKING:
-    from simnet.analysis.advice import Advice
 
 
 @options.command(
@@ -67,6 +64,7 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
 ) -> None:
     """Run `simnet advise`."""
     from simnet.analysis.workers import num_cores, raise_gc_threshold
+    from simnet.report import figure
 
     raise_gc_threshold()
     fixed = read_settings(settings)
@@ -89,20 +87,14 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         **chosen,
     )
     if plot is not None:
-        _draw(advice, plot, style)
+        with figure.styled(figure.style_named(style)):
+            from simnet.report import figures  # which imports matplotlib
+
+            figure.write(figures.advice(advice), plot)
     if folder is not None:
         advice.proof(folder)
         tell(f"wrote {folder}; run prove.sbatch there, or prove.py by torchrun, then: simnet validate {folder}")
     emit(advice.to_json() if form == "json" else advice.ranking() if everything else advice.page(), output)
-
-
-def _draw(advice: "Advice", path: Path, style: str) -> None:
-    from simnet.report import figure
-
-    with figure.styled(figure.style_named(style)):
-        from simnet.report import figures
-
-        figure.write(figures.advice(advice), path)
 
 
 def _check_nodes(scenario: Scenario) -> None:

@@ -110,7 +110,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         return
     from simnet.calibration.fit import check_errors, checked_residuals
 
-    count_as_read((*files, *chosen["hold_out"], *chosen["in_place"]))
+    parts = [Path(chosen[key]) for key in ("base", "experiment", "trained", "cluster") if chosen[key] is not None]
+    count_as_read((*files, *chosen["hold_out"], *chosen["in_place"], *filter(Path.is_file, parts)))
     check_files(output=output, workload=workload, figure=figure)
     check_format(figure)
     fit = options.asked(measurements.calibrate)(

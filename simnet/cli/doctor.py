@@ -21,9 +21,8 @@ from simnet.cli.terminal import say
 from simnet.core import version
 from simnet.core.errors import SimnetError, install
 from simnet.core.parsing import parse_json
-from simnet.report.page import Page
 from simnet.report.rows import json_text
-from simnet.report.table import Table
+from simnet.report.table import Page, Table
 from simnet.report.text import count_text
 
 INSTALL_TORCH = importlib.import_module("binsgdm.errors").INSTALL_TORCH
@@ -68,6 +67,13 @@ class Finding(Struct, frozen=True):
     repair: str = ""
 
 
+class Findings(Struct, frozen=True):
+    """What `simnet doctor --format json` prints."""
+
+    version: str
+    findings: list[Finding]
+
+
 @options.command(
     "doctor",
     help="Say what works on this machine: versions, GPUs, NCCL; and what is missing for what, "
@@ -86,8 +92,7 @@ def command(form: str, output: Path | None) -> None:
     """Run `simnet doctor`."""
     check_file(output)
     rows = list(findings())
-    whole = {"version": version.text(), "findings": rows}
-    emit(json_text(whole) if form == "json" else _page(rows), output)
+    emit(json_text(Findings(version.text(), rows)) if form == "json" else _page(rows), output)
 
 
 def findings() -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from simnet.core.errors import SimnetError
 if TYPE_CHECKING:
     from simnet.calibration.card_calibration import CardFit, CardWorkloads
     from simnet.calibration.card_folder import CardFolder
-    from simnet.report.page import Page
+    from simnet.report.table import Page
 
 CALIBRATIONS, WORKLOADS, CLUSTERS, EVIDENCE = map(
     PurePosixPath, ("scenarios/calibrations", "scenarios/workloads", "scenarios/clusters", "docs/evidence")
@@ -89,7 +89,7 @@ def card(  # noqa: PLR0913, PLR0917 - one argument an option
 def _summary(folder: "CardFolder", fitted: "CardFit", rows: "CardWorkloads") -> "Page":
     """Return what was measured and fitted, and what was not."""
     from simnet.calibration.card_folder import PARTS, versions_text
-    from simnet.report.page import Page
+    from simnet.report.table import Page
     from simnet.report.text import hanging, printable
 
     table = fitted.table

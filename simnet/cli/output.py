@@ -14,7 +14,7 @@ from simnet.core.files import file_stamp, is_special, refuse_input, write_error,
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Experiment
-    from simnet.report.page import Page
+    from simnet.report.table import Page
 
 
 def tell_of_axes(experiment: "Experiment") -> None:

@@ -51,8 +51,7 @@ def command(name: str | None, form: str | None) -> None:
 
 
 def _list(kinds: Iterable[str]) -> None:
-    from simnet.report.page import Page
-    from simnet.report.table import Table
+    from simnet.report.table import Page, Table
 
     for kind in kinds:
         rows = _strategies() if kind == completing.STRATEGIES else _parts(kind)
@@ -78,7 +77,7 @@ def _strategies() -> Iterator[tuple[str, str]]:
 
 def _show_step(path: Path, form: str) -> None:
     from simnet.report import recorded_step
-    from simnet.report.rows import json_text
+    from simnet.report.rows import json_text, row_of
 
     step = step_file.read(path)
     if form == "table":
@@ -86,7 +85,7 @@ def _show_step(path: Path, form: str) -> None:
     elif form == "csv":
         say(recorded_step.csv_table(step).csv())
     else:
-        say(json_text(recorded_step.to_object(step)))
+        say(json_text(row_of(recorded_step.FIELDS, step)))
 
 
 def _show_part(name: str) -> None:

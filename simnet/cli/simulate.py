@@ -12,7 +12,6 @@ from simnet.cli.settings import add_draws, read_settings
 from simnet.cli.terminal import tell
 from simnet.core.errors import SimnetError
 from simnet.core.files import is_special
-from simnet.engine.result import RunResult
 
 if TYPE_CHECKING:
     from simnet.engine.scenario import Scenario
@@ -63,7 +62,12 @@ def command(  # noqa: PLR0913, PLR0917 - click gives every option
         from simnet.traces.timeline_trace import ITERATIONS, write_trace
 
         write_trace(result, trace, trace_iterations or ITERATIONS)
-    emit(_csv(result) if form == "csv" else result.to_json() if form == "json" else result.page(), output)
+    if form == "csv":
+        from simnet.report.rows import row, table
+
+        emit(table([row(result)]).csv(), output)
+    else:
+        emit(result.to_json() if form == "json" else result.page(), output)
     if result.scenario.run.draws is None and result.result.fidelity == "exact":
         tell("note: simulated rank by rank, where each draw takes as long again: no intervals; --draws 20 makes them")
     if experiment.swept_keys:
@@ -91,9 +95,3 @@ def _check_lost_time(scenario: "Scenario", form: str) -> None:
         lost_time.check(scenario)
     except SimnetError as error:
         raise SimnetError(f"--lost-time: {error}") from error
-
-
-def _csv(result: RunResult) -> str:
-    from simnet.report.rows import row, table
-
-    return table([row(result)]).csv()

@@ -21,7 +21,7 @@ from simnet.report.progress_bar import progress
 if TYPE_CHECKING:
     from simnet.analysis.workers import Pool
     from simnet.engine.axes import PointList
-    from simnet.report.page import Page
+    from simnet.report.table import Page
 
 RESULTS = ("results.csv", "results.json")
 REFUSED = 1

@@ -10,7 +10,7 @@ import click
 from simnet.core.errors import cut
 
 if TYPE_CHECKING:
-    from simnet.report.page import Page
+    from simnet.report.table import Page
 
 # Most characters of a refusal, and of one word in it (a value, a path).
 LINE, WORD = 500, 200

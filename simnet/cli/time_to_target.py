@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from simnet.analysis.time_to_target import TimesToTarget
 from simnet.analysis.tune import with_any_strategy
 from simnet.api import questions
 from simnet.cli import completing, options
@@ -69,6 +68,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
     **chosen: Any,
 ) -> None:
     """Run `simnet advise --time-to-target`."""
+    from simnet.report import figure
+
     if not (curves := further + curves):
         raise click.UsageError("Missing argument 'CURVES...'.", click.get_current_context())
     fixed = read_settings(settings)
@@ -82,14 +83,8 @@ def command(  # noqa: PLR0913, PLR0917 - one argument an option
         experiment, curves, at=read_values(rates) or (rates,), settings=fixed, **chosen
     )
     if plot is not None:
-        _draw(times, plot, style)
+        with figure.styled(figure.style_named(style)):
+            from simnet.report import figures  # which imports matplotlib
+
+            figure.write(figures.time_to_target(times), plot)
     emit(times.to_json() if form == "json" else times.page(), output)
-
-
-def _draw(times: TimesToTarget, path: Path, style: str) -> None:
-    from simnet.report import figure
-
-    with figure.styled(figure.style_named(style)):
-        from simnet.report import figures
-
-        figure.write(figures.time_to_target(times), path)

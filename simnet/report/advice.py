@@ -2,12 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from simnet.analysis.advice import Advice, RankedSystem
 from simnet.analysis.convergence import published_of
 from simnet.analysis.crossing import Range
-from simnet.analysis.training_record import TrainingRecord
 from simnet.analysis.tune import systems
 from simnet.analysis.verdict import NOT_TIMED, PAYS, UNKNOWN, Verdict
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
@@ -16,11 +14,12 @@ from simnet.core.units import format_bytes, format_seconds
 from simnet.engine.memory_fit import repair_in
 from simnet.engine.scenario import Scenario, settings_of, to_dict
 from simnet.report.chart import GBIT
-from simnet.report.page import Page
 from simnet.report.result_page import compute_kind
-from simnet.report.table import Column, Table
+from simnet.report.rows import Field, Row, row_of
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     WIDTH,
+    calibration_title,
     capitalized,
     clipped,
     count_text,
@@ -76,6 +75,12 @@ def advice_page(advice: Advice) -> Page:
     ]
     above = [*heading(advice), "", *_paragraphs(first), ""]
     return Page([*above, *tables, *footnotes, end, *_paragraphs(texts)])
+
+
+def advice_line(advice: Advice) -> str:
+    """Return what to use in one line."""
+    texts = [f"{choice.system.label} {speedup_text(choice.system.speedup.value)}" for choice in advice.choices]
+    return f"{printable(advice.scenario.name)}: {', '.join(texts)} over {advice.baseline}"
 
 
 def _paragraphs(texts: dict[str, str]) -> list[str]:
@@ -411,34 +416,29 @@ def ranges_text(ranges: Sequence[Range]) -> str:
 
 def advice_table(advice: Advice) -> Table:
     """Return all systems, the fastest first."""
+    named = {field.name: field.column for field in system_fields(advice)}
     where = Column("faster with NICs", cell=lambda row: ranges_text(row.faster_in) if row.curve else "-")
-    p95: tuple[Column, ...] = ()
     if advice.iterations:
         where = Column("pays with NICs", cell=lambda row: ranges_text(row.pays_in) if row.pays_in else "-")
-        p95 = (Column("p95", cell=lambda row: format_seconds(row.faulty.p95_s) if row.faulty else "-"),)
-    training = []
-    if advice.samples is not None:
-        training.append(Column("days", cell=lambda row: f"{advice.days(row):,.4g}"))
-    if advice.price_per_gpu_hour is not None:
-        training.append(Column("cost", cell=lambda row: f"{advice.cost(row):,.4g}"))
     columns = (
-        Column("system", cell=lambda row: row.label),
+        named["label"],
         Column("changes", cell=lambda row: CHANGES[row.mathematics]),
         Column("step", cell=_time),
-        *p95,
+        *([named["p95_s"]] if advice.iterations else []),
         Column("over tuned", cell=_over_tuned),
         Column("over flat", cell=lambda row: _over_flat(row, advice)),
         Column("verdict", cell=lambda row: verdict_text(row, advice)),
         Column("to target", cell=_to_target),
-        Column("slow kernels", cell=lambda row: speedup_text(row.speedup.if_kernels_slow)),
+        named["speedup_if_slow"],
         Column("memory", cell=_memory),
         Column("bound by", cell=lambda row: f"{row.bound} {percent(row.saved[row.bound], '.0')}"),
-        Column("NIC bytes", cell=lambda row: format_bytes(row.nic_bytes_per_node)),
+        named["nic_bytes_per_node"],
         where,
         Column("micro-batch", cell=lambda row: row.batches.text().removeprefix("micro-batch ")),
         Column("samples/s", cell=lambda row: f"{advice.samples_per_s(row):,.4g}" if row.may_fit else "-"),
-        Column("MFU", cell=lambda row: "-" if (mfu := advice.mfu(row)) is None else percent(mfu)),
-        *training,
+        named["mfu"],
+        *([named["days"]] if advice.samples is not None else []),
+        *([named["cost"]] if advice.price_per_gpu_hour is not None else []),
     )
     return Table.of(columns, advice.systems)
 
@@ -470,95 +470,117 @@ def _to_target(row: RankedSystem) -> str:
     return " to ".join(ends)
 
 
-# ---- JSON
+# ---- what programs read
 
 
-def to_object(advice: Advice) -> dict[str, Any]:
-    """Return an advice as a JSON object, SI units."""
-    scenario = advice.scenario
-    return {
-        "cluster": part_title(scenario.cluster.name, scenario.name),
-        "workload": workload_title(scenario),
-        "calibration": part_title(scenario.calibration.name, scenario.name),
-        "nic_bytes_per_s": scenario.cluster.inter_node.bytes_per_s,
-        "baseline": advice.baseline,
-        "baseline_iteration_s": advice.baseline_system.iteration_s,
-        "plain_iteration_s": advice.plain_iteration_s,
-        "references": {
-            advice.tuned_name: advice.baseline_system.iteration_s,
-            advice.flat_name: advice.plain_iteration_s,
+RECORD = (
+    Field("task", "", str, "task"),
+    Field("trained_as", "", str, "system there"),
+    Field("ranks", "", int, "ranks that trained"),
+    Field("num_trainings", "", int, "trainings"),
+    Field("num_reached", "", int, "trainings that reached the target"),
+    Field("num_diverged", "", int, "trainings that ended in no number"),
+    Field("is_of_user", "", bool, "whether the user gave them"),
+    Field("speedup", "speedup", float, "speedup of the time to the target", of="speedup.value"),
+    Field("speedup_interval", "speedup", tuple, "its 90 % interval", of="speedup.interval"),
+    Field("speedup_if_slow", "speedup", float, "slow kernels", of="speedup.if_kernels_slow"),
+    Field("pays", "", str, "verdict", of="speedup.verdict"),
+)
+"""Of the trainings of a system on a task."""
+
+
+def system_fields(advice: Advice) -> tuple[Field, ...]:
+    """Return the fields of each system, SI units."""
+    workload = advice.scenario.workload
+    return (
+        Field("name", "", str, "name"),
+        Field("is_ddp", "", bool, "whether it is DDP", of="is_dense"),
+        Field("mathematics", "", str, "what it changes in training"),
+        Field("strategy", "", dict, "its strategy", of=lambda row: to_dict(row.strategy)),
+        Field("batches", "", dict, "how its batch is cut", of=lambda row: row.batches._asdict()),
+        Field("samples_per_s", "samples/s", float, "throughput", of=advice.samples_per_s),
+        Field("mfu", "fraction", float, "MFU", of=advice.mfu),
+        Field("days", "days", float, "days", of=advice.days),
+        Field("cost", "money", float, "cost", of=advice.cost),
+        Field("calls", "", list, "lines of Python that switch it on", of=lambda row: calls(row.strategy, workload)),
+        Field("iteration_s", "s", float, "step"),
+        Field("speedup", "speedup", float, "over tuned", of="speedup.value"),
+        Field("speedup_interval", "speedup", tuple, "its 90 % interval", of="speedup.interval"),
+        Field("least_speedup", "speedup", float, "least speedup", of="speedup.least"),
+        Field("speedup_if_slow", "speedup", float, "slow kernels", of="speedup.if_kernels_slow"),
+        Field("speedup_vs_plain", "speedup", float, "over flat"),
+        Field("headroom_s", "s", float, "time that a step may gain and still pay"),
+        Field("label", "", str, "system"),
+        Field("pays", "", str, "verdict", of=lambda row: None if row.is_dense else row.verdict),
+        Field("step_pays", "", str, "step", of=lambda row: None if row.is_dense else row.speedup.verdict),
+        Field("missed_in_other_forms", "", dict, "whether other forms missed a target", of="missed_otherwise"),
+        Field("records", "", list, "trainings", parts=RECORD),
+        Field("bound", "", str, "bound by"),
+        Field("saved", "", dict, "part of a step that goes away if a part takes no time"),
+        Field("longest_pause_s", "s", float, "longest wait"),
+        Field("memory_bytes", "B", float, "memory", of="memory.total_bytes"),
+        Field("fits", "", bool, "whether it fits the GPU", of="memory.fits"),
+        Field("nic_bytes_per_node", "B", float, "NIC bytes"),
+        Field("unmeasured_kernels", "", list, "kernels without a time or an estimate", of="speedup.unmeasured"),
+        Field("faster_in_bytes_per_s", "", list, "bandwidths at which it is faster", of="faster_in"),
+        Field("pays_in_bytes_per_s", "", list, "bandwidths at which it pays", of="pays_in"),
+        Field("crossover_bytes_per_s", "", list, "bandwidths at which both are as fast", of="crossovers"),
+        Field("curve", "", list, "speedups by bandwidth"),
+        Field("p50_s", "s", float, "p50", of="faulty.p50_s"),
+        Field("p95_s", "s", float, "p95", of="faulty.p95_s"),
+        Field("speedup_p95", "speedup", float, "speedup at the 95th percentile", of="faulty.speedup_p95"),
+    )
+
+
+def rows(advice: Advice) -> list[Row]:
+    """Return a row for each system."""
+    fields = system_fields(advice)
+    return [row_of(fields, system) for system in advice.systems]
+
+
+def _notes(advice: Advice) -> list[str]:
+    return list(dict.fromkeys(note for row in advice.systems for note in row.notes))
+
+
+CHOICE = (
+    Field("mathematics", "", str, "the most that may change in training"),
+    Field("name", "", str, "system", of="system.name"),
+    Field("gain", "speedup", float, "speedup over the best that changes less"),
+)
+FIELDS = (
+    Field(
+        "cluster", "", str, "cluster",
+        of=lambda advice: part_title(advice.scenario.cluster.name, advice.scenario.name),
+    ),
+    Field("workload", "", str, "workload", of=lambda advice: workload_title(advice.scenario)),
+    Field("calibration", "", str, "calibration", of=lambda advice: calibration_title(advice.scenario)),
+    Field("nic_bytes_per_s", "", float, "bandwidth of a NIC", of="scenario.cluster.inter_node.bytes_per_s"),
+    Field("baseline", "", str, "what systems are compared with"),
+    Field("baseline_iteration_s", "s", float, "its step", of="baseline_system.iteration_s"),
+    Field("plain_iteration_s", "s", float, "step of plain DDP"),
+    Field(
+        "references", "", dict, "steps of both references",
+        of=lambda advice: {
+            advice.tuned_name: advice.baseline_system.iteration_s, advice.flat_name: advice.plain_iteration_s,
         },
-        "iterations": advice.iterations,
-        "speedup_without_comm": advice.speedup_without_comm,
-        "best": advice.best.name if advice.best else None,
-        "choices": [
-            {"mathematics": choice.mathematics, "name": choice.system.name, "gain": choice.gain}
-            for choice in advice.choices
-        ],
-        "answer": answer(advice),
-        "published": PUBLISHED,
-        "micro_batches": scenario.grad_accumulation,
-        "speedup_by_micro_batches": {str(point.micro_batches): point.speedup for point in advice.accumulated},
-        "usable": _row_object(advice.usable, advice) if advice.usable else None,
-        "systems": [_row_object(row, advice) for row in advice.systems],
-        "left_out": dict(advice.left_out),
-        "notes": list(dict.fromkeys(note for row in advice.systems for note in row.notes)),
-    }
-
-
-def _row_object(row: RankedSystem, advice: Advice) -> dict[str, object]:
-    return {
-        "name": row.name,
-        "is_ddp": row.is_dense,
-        "mathematics": row.mathematics,
-        "strategy": to_dict(row.strategy),
-        "batches": row.batches._asdict(),
-        "samples_per_s": advice.samples_per_s(row),
-        "mfu": advice.mfu(row),
-        "days": advice.days(row),
-        "cost": advice.cost(row),
-        "calls": list(calls(row.strategy, advice.scenario.workload)),
-        "iteration_s": row.iteration_s,
-        "speedup": row.speedup.value,
-        "speedup_interval": row.speedup.interval,
-        "least_speedup": row.speedup.least,
-        "speedup_if_slow": row.speedup.if_kernels_slow,
-        "speedup_vs_plain": row.speedup_vs_plain,
-        "headroom_s": row.headroom_s,
-        "label": row.label,
-        "pays": None if row.is_dense else row.verdict,
-        "step_pays": None if row.is_dense else row.speedup.verdict,
-        "missed_in_other_forms": row.missed_otherwise,
-        "records": [_record_object(record) for record in row.records],
-        "bound": row.bound,
-        "saved": row.saved,
-        "longest_pause_s": row.longest_pause_s,
-        "memory_bytes": row.memory.total_bytes if row.memory else None,
-        "fits": row.memory.fits if row.memory else None,
-        "nic_bytes_per_node": row.nic_bytes_per_node,
-        "unmeasured_kernels": list(row.speedup.unmeasured),
-        "faster_in_bytes_per_s": [list(ends) for ends in row.faster_in],
-        "pays_in_bytes_per_s": [list(ends) for ends in row.pays_in],
-        "crossover_bytes_per_s": list(row.crossovers),
-        "curve": [list(point) for point in row.curve],
-        "p50_s": row.faulty.p50_s if row.faulty else None,
-        "p95_s": row.faulty.p95_s if row.faulty else None,
-        "speedup_p95": row.faulty.speedup_p95 if row.faulty else None,
-    }
-
-
-def _record_object(record: TrainingRecord) -> dict[str, object]:
-    speedup = record.speedup
-    return {
-        "task": record.task,
-        "trained_as": record.trained_as,
-        "ranks": record.ranks,
-        "num_trainings": record.num_trainings,
-        "num_reached": record.num_reached,
-        "num_diverged": record.num_diverged,
-        "is_of_user": record.is_of_user,
-        "speedup": speedup.value if speedup else None,
-        "speedup_interval": speedup.interval if speedup else None,
-        "speedup_if_slow": speedup.if_kernels_slow if speedup else None,
-        "pays": speedup.verdict if speedup else None,
-    }
+    ),
+    Field("iterations", "", int, "iterations of each system"),
+    Field("speedup_without_comm", "speedup", float, "speedup of the baseline without communication"),
+    Field("best", "", str, "system to use", of="best.name"),
+    Field("choices", "", list, "best of each permitted change", parts=CHOICE),
+    Field("answer", "", dict, "the answer in paragraphs", of=answer),
+    Field("published", "", str, "what is published", of=lambda _: PUBLISHED),
+    Field("micro_batches", "", int, "micro-batches of a step", of="scenario.grad_accumulation"),
+    Field(
+        "speedup_by_micro_batches", "", dict, "speedup of the answer by micro-batches",
+        of=lambda advice: {str(point.micro_batches): point.speedup for point in advice.accumulated},
+    ),
+    Field(
+        "usable", "", dict, "form of the system to use that has a call",
+        of=lambda advice: advice.usable and row_of(system_fields(advice), advice.usable),
+    ),
+    Field("systems", "", list, "systems, the fastest first", of=rows),
+    Field("left_out", "", dict, "systems that are left out, and why", of=lambda advice: dict(advice.left_out)),
+    Field("notes", "", list, "what to know to trust the numbers", of=_notes),
+)  # fmt: skip
+"""Of an advice, SI units."""

@@ -1,14 +1,13 @@
 """A calibration for people: what was fitted, how well, where a traced step went, and every rank beside the others."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from simnet.calibration.comparison import Comparison, mean_error, worst_row
+from simnet.calibration.comparison import Comparison, coverage, mean_error, worst_error, worst_row
 from simnet.calibration.fit import FittedPart
 from simnet.calibration.variation import RunVariation, VariedRank
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
+from simnet.report.rows import Field
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import count_text, hanging, nodes_text
 from simnet.traces.kineto import Trace
 
@@ -45,41 +44,34 @@ def calibration_page(
     return Page([piece for block in blocks if block for piece in (*block, "")])
 
 
+def errors_line(comparisons: Sequence[Comparison]) -> str:
+    """Return how far predictions are off in one line."""
+    inside, judged = coverage(comparisons)
+    known = f", {inside} of {judged} inside their intervals" if judged else ""
+    errors = f"mean error {mean_error(comparisons):.1%}, worst {worst_error(comparisons):.1%}"
+    return f"{len(comparisons)} values, {errors}{known}" if comparisons else "no values"
+
+
 def _numbers(shown: Mapping[str, str]) -> list[str | Table]:
     width = max([26, *map(len, shown)])
     return [f"{name:<{width}} {text}" for name, text in shown.items()]
-
-
-def to_object(traces: Iterable[tuple[Trace, str]], parts: Sequence[FittedPart], notes: Sequence[str]) -> dict[str, Any]:
-    """Return what `simnet calibrate --format json` prints; see docs/how-to/calibrate.md."""
-    return {
-        "traces": {name: {field: trace.median_s(field) for field in PHASES} for trace, name in traces},
-        "fitted": {name: text for part in parts for name, text in part.shown.items()},
-        "rows": [
-            {
-                "group": row.series,
-                "row": row.label,
-                "role": row.role,
-                "measured_s": row.measured,
-                "predicted_s": row.predicted,
-                "error": row.error,
-            }
-            for part in parts
-            for row in part.residuals
-        ],
-        "notes": _all_notes(parts, notes),
-    }
 
 
 def _all_notes(parts: Iterable[FittedPart], notes: Iterable[str]) -> list[str]:
     return [*(note for part in parts for note in part.notes), *notes]
 
 
+RESIDUAL = (
+    Field("group", "", str, "group", of="series"),
+    Field("row", "", str, "row", of="label"),
+    Field("role", "", str, "whether the fit saw it"),
+    Field("measured_s", "s", float, "measured", of="measured"),
+    Field("predicted_s", "s", float, "fitted", of="predicted"),
+    Field("error", "fraction", float, "error"),
+)
 ROWS = (
     Column("group", cell=lambda row: _series(row.series, row.role)),
-    Column("row", cell=lambda row: row.label),
-    Column("measured", cell=lambda row: format_seconds(row.measured)),
-    Column("fitted", cell=lambda row: format_seconds(row.predicted)),
+    *(field.column for field in RESIDUAL if field.name in {"row", "measured_s", "predicted_s"}),
     Column("error", cell=lambda row: f"{row.error:+.1%}"),
 )
 """Of every residual."""
@@ -98,6 +90,21 @@ def step_times(trace: Trace, name: str) -> list[str]:
         size = "of unknown size" if sent.in_bytes is None and sent.kind != "barrier" else size
         lines.append(f"  {sent.name}, {size}: {format_seconds(call.end_s - call.start_s)}")
     return lines
+
+
+FIELDS = (
+    Field(
+        "traces", "", dict, "medians of the phases of a step by trace",
+        of=lambda fit: {name: {phase: trace.median_s(phase) for phase in PHASES} for trace, name in fit.traces},
+    ),
+    Field(
+        "fitted", "", dict, "fitted numbers",
+        of=lambda fit: {name: text for part in fit.parts for name, text in part.shown.items()},
+    ),
+    Field("rows", "", list, "residuals", of="residuals", parts=RESIDUAL),
+    Field("notes", "", list, "notes", of=lambda fit: _all_notes(fit.parts, fit.notes)),
+)  # fmt: skip
+"""Of a calibration; see docs/how-to/calibrate.md."""
 
 
 def _groups(residuals: Sequence[Comparison]) -> Table:

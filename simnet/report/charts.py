@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple
 
 from simnet.analysis.crossover import Crossover
@@ -48,6 +47,7 @@ from simnet.report.labels import (
     titles,
     value_label,
 )
+from simnet.report.rows import BY_NAME
 from simnet.report.sweep_page import is_slower
 from simnet.report.table import Column, Table
 from simnet.report.text import bandwidth_text, gpus_text, key_text, nodes_text, rate_label, speedup_text
@@ -65,6 +65,7 @@ HEADROOM = 1.05
 GREY = "#AAAAAA"
 BAR = 0.36
 """Thickness of one of two bars side by side, in times of the distance between pairs."""
+STEPS = BY_NAME["iteration_s"], BY_NAME["baseline_iteration_s"]
 MEDIANS, TAILS = "medians", "95th percentiles"
 NODES, BANDWIDTH = NODES_KEYS[0], BANDWIDTH_KEYS[0]
 UNITS = {"bandwidth": (GBIT, " [Gbit/s]"), "latency": (1e-6, " [us]")}
@@ -185,7 +186,7 @@ def speedups(
         way.curve(
             of_line,
             lambda point: point.speedup or 0.0,
-            _speedup_ends if index in shaded else None,
+            (lambda point: point.intervals.get("speedup")) if index in shaded else None,
             name=name,
             hover=[f"{way.group(point)}: {speedup_text(point.speedup)}" for point in sorted(of_line, key=way.place)],
             **series_look(index),
@@ -212,23 +213,15 @@ def speedups(
     )
 
 
-def _speedup_ends(point: PointResult) -> Ends | None:
-    return point.intervals.get("speedup")
-
-
 def _speedup_table(points: Points) -> Table:
     columns = (
-        Column("NIC", "right", cell=lambda point: bandwidth_text(point.nic_gbit_per_s)),
-        Column("nodes", "right", cell=lambda point: str(point.num_nodes)),
-        *(Column(title, "right", cell=partial(_step_text, side)) for side, title in enumerate(titles(points))),
+        Column("NIC", "right", cell=BY_NAME["nic_gbit_per_s"].cell),
+        Column("nodes", "right", cell=BY_NAME["num_nodes"].cell),
+        *(Column(title, "right", cell=step.cell) for step, title in zip(STEPS, titles(points), strict=False)),
         Column("speedup", "right", cell=lambda point: speedup_text(point.speedup)),
         Column("90 % interval", "right", cell=lambda point: _interval_text(point.intervals.get("speedup"))),
     )
     return Table.of(columns, sorted(points, key=lambda point: (point.nic_gbit_per_s, point.num_nodes)))
-
-
-def _step_text(side: int, point: PointResult) -> str:
-    return format_seconds(sides(point)[side].iteration_s)
 
 
 def _interval_text(ends: Ends | None) -> str:
@@ -293,9 +286,9 @@ def throughput(points: Points, *, roles: Sequence[str]) -> Chart:
     curves: list[Curve] = []
     for index, (rate, of_line) in enumerate(lines.items()):
         shade = {"colour": series_look(index)["colour"]} if has_many else {}
-        curves.append(way.curve(of_line, _samples_per_s, _throughput_ends, **LOOKS[0] | shade))
+        curves.append(way.curve(of_line, BY_NAME["samples_per_s"].value, _throughput_ends, **LOOKS[0] | shade))
         if len(sides_of(of_line)) > 1:
-            curves.append(way.curve(of_line, _baseline_samples_per_s, **LOOKS[1] | shade))
+            curves.append(way.curve(of_line, BY_NAME["baseline_samples_per_s"].value, **LOOKS[1] | shade))
         curves += [Curve(name=rate, **shade)] if has_many else []
     # Entries of the legend alone: colours say the bandwidth, or where there is one only, the role.
     grey = {"colour": FAINT} if has_many else {}
@@ -304,14 +297,6 @@ def throughput(points: Points, *, roles: Sequence[str]) -> Chart:
         curves.append(Curve(name="linear (compute alone)", x=list(ideal), y=list(ideal.values()), colour=INK, dash=":"))
     y = log_scale("throughput [samples/s]", values_of(curves))
     return Chart(x=way.scale(points), y=y, curves=curves, has_intervals=any(curve.ends for curve in curves))
-
-
-def _samples_per_s(point: PointResult) -> float:
-    return point.result.samples_per_s
-
-
-def _baseline_samples_per_s(point: PointResult) -> float:
-    return (point.baseline or point.result).samples_per_s
 
 
 def _throughput_ends(point: PointResult) -> Ends | None:

@@ -1,13 +1,12 @@
 """Where a strategy is as fast as what it is compared with, for people and for programs."""
 
 import textwrap
-from typing import Any
 
 from simnet.analysis.crossing import Number
 from simnet.analysis.crossover import Crossing, Crossover, Trial, text_of
 from simnet.core.units import format_seconds
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
+from simnet.report.rows import Field
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import WIDTH, key_text, notes_lines, speedup_text
 
 
@@ -31,6 +30,12 @@ def crossover_sentences(crossover: Crossover) -> list[str]:
         ),
         *_paying(crossover),
     ]
+
+
+def crossover_line(crossover: Crossover) -> str:
+    """Return where the faster side changes in one line."""
+    crossings = [crossing_text(crossover, crossing) for crossing in crossover.crossings]
+    return f"{crossover.key}: {'; '.join(crossings) or 'no crossing'}"
 
 
 def crossing_text(crossover: Crossover, crossing: Crossing) -> str:
@@ -105,38 +110,41 @@ def _speedup(trial: Trial) -> str:
     return speedup_text(trial.speedup.value) + ends
 
 
-def crossover_object(crossover: Crossover) -> dict[str, Any]:
-    """Return the crossovers as a JSON object, values as the user writes them."""
-    return {
-        "over": crossover.key,
-        "strategy": crossover.strategy,
-        "baseline": crossover.baseline,
-        "pays_in": [
-            [end if end is None or isinstance(end, int) else text_of(end, digits=6) for end in ends]
-            for ends in crossover.pays_in
-        ],
-        "crossings": [_crossing_object(crossing) for crossing in crossover.crossings],
-        "notes": list(dict.fromkeys(note for trial in crossover.trials for note in trial.notes)),
-        "trials": [_trial_object(trial) for trial in crossover.trials],
-    }
+def _written(value: Number) -> Number | str:
+    return value if isinstance(value, int) else text_of(value, digits=6)
 
 
-def _crossing_object(crossing: Crossing) -> dict[str, object]:
-    return {
-        "low": _trial_object(crossing.low),
-        "high": _trial_object(crossing.high),
-        "relative_width": crossing.relative_width,
-        "strategy_is_faster": "below" if crossing.low.is_faster else "above",
-    }
+def _pays_in(crossover: Crossover) -> list[list[Number | str | None]]:
+    return [[None if end is None else _written(end) for end in ends] for ends in crossover.pays_in]
 
 
-def _trial_object(trial: Trial) -> dict[str, object]:
-    return {
-        "value": trial.value if isinstance(trial.value, int) else trial.text,
-        "iteration_s": trial.iteration_s,
-        "baseline_iteration_s": trial.baseline_iteration_s,
-        "speedup": trial.speedup.value,
-        "speedup_interval": trial.speedup.interval,
-        "flat_iteration_s": trial.references and trial.references.flat_s,
-        "verdict": trial.speedup.verdict,
-    }
+def _notes(crossover: Crossover) -> list[str]:
+    return list(dict.fromkeys(note for trial in crossover.trials for note in trial.notes))
+
+
+TRIAL = (
+    Field("value", "", str, "value of the key", of=lambda trial: _written(trial.value)),
+    Field("iteration_s", "s", float, "step of the strategy"),
+    Field("baseline_iteration_s", "s", float, "step of the baseline"),
+    Field("speedup", "speedup", float, "speedup", of="speedup.value"),
+    Field("speedup_interval", "speedup", tuple, "its 90 % interval", of="speedup.interval"),
+    Field("flat_iteration_s", "s", float, "step of flat DDP", of="references.flat_s"),
+    Field("verdict", "", str, "verdict", of="speedup.verdict"),
+)
+"""Of each value tried."""
+CROSSING = (
+    Field("low", "", dict, "value below", parts=TRIAL),
+    Field("high", "", dict, "value above", parts=TRIAL),
+    Field("relative_width", "", float, "distance of the two, relative to the higher one"),
+    Field("strategy_is_faster", "", str, "side", of=lambda crossing: "below" if crossing.low.is_faster else "above"),
+)
+FIELDS = (
+    Field("over", "", str, "key that is searched over", of="key"),
+    Field("strategy", "", str, "strategy"),
+    Field("baseline", "", str, "what it is compared with"),
+    Field("pays_in", "", list, "values between which it pays", of=_pays_in),
+    Field("crossings", "", list, "crossings", parts=CROSSING),
+    Field("notes", "", list, "what to know to trust the numbers", of=_notes),
+    Field("trials", "", list, "values tried first", parts=TRIAL),
+)
+"""Of the crossovers, values as the user writes them."""

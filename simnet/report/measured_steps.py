@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from simnet.calibration.comparison import coverage, mean_error, worst_error
 from simnet.core import templates
 from simnet.core.units import format_seconds
-from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.table import Page, Table
 from simnet.report.text import bandwidth_text, percent
 from simnet.validation.held_out_proof import Disjointness
 from simnet.validation.training_steps import TrainedPoint

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 from simnet.calibration.comparison import Comparison
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.page import Page
-from simnet.report.table import Table
+from simnet.report.table import Page, Table
 from simnet.report.text import gpus_text, hanging, nodes_text, percent
 from simnet.validation.proof_verdict import CALIBRATION, OFF, JudgedPart, Verdict
 

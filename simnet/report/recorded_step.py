@@ -2,22 +2,38 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from typing import Any
+from functools import partial
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from simnet.core.units import format_bytes, format_seconds
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
+from simnet.report.rows import Field, cell
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import count_text, hanging, printable
 from simnet.strategies.step_file import RecordedLayout, RecordedOperation, StepFile
 
 NO_NUMBER = "-"
-Row = dict[str, Any]
-COMPUTED = {"flops": "flops", "memory_bytes": "num_bytes", "seconds": "seconds"}
-"""Columns of what is computed, each with the field of an operation that they add up."""
 Place = tuple[int, int]
 """Of an operation: the number of its stream, and its place there."""
+
+
+class Operations(Struct, frozen=True, kw_only=True):
+    """The operations of one kind on a stream: a row of the table, of the CSV file and of the JSON.
+
+    Those of a group say what they send and how many of them compute waits for, others what they compute.
+    """
+
+    stream: str
+    operations: str
+    group: str | None = None
+    number: int
+    message_bytes: float | None = None
+    largest_bytes: float | None = None
+    flops: float | None = None
+    memory_bytes: float | None = None
+    seconds: float | None = None
+    waits: int | None = None
+    exposed_waits: int | None = None
 
 
 def step_page(step: StepFile) -> Page:
@@ -29,37 +45,18 @@ def step_page(step: StepFile) -> Page:
         lines += hanging("layout   ", _summary(layout))
     notes = dict.fromkeys(note for layout in step.recordings for note in layout.notes)
     lines += ["", *(line for note in notes for line in hanging("note: ", printable(note)))] if notes else []
-    return Page([*lines, "", Table.of(COLUMNS, rows(step))])
+    cells = ([layout.text, *(column.cell(row) for column in COLUMNS)] for layout, row in _rows(step))
+    return Page([*lines, "", Table(["layout", *COLUMNS], cells)])
 
 
 def csv_table(step: StepFile) -> Table:
     """Return the rows with plain numbers."""
-    cells = list(rows(step))
-    return Table(list(cells[0]), [["" if cell is None else str(cell) for cell in row.values()] for row in cells])
+    cells = ([layout.text, *map(cell, structs.astuple(row))] for layout, row in _rows(step))
+    return Table(["layout", *Operations.__struct_fields__], cells)
 
 
-def to_object(step: StepFile) -> dict[str, object]:
-    """Return the same as plain data."""
-    layouts = [
-        {
-            "num_nodes": layout.num_nodes,
-            "ranks_per_node": layout.ranks_per_node,
-            "num_steps": layout.num_steps,
-            "micro_batches": layout.micro_batches,
-            "gradient_bytes": layout.gradient_bytes,
-            "num_buckets": len(_buckets(layout)),
-            "notes": list(layout.notes),
-            "operations": [{key: cell for key, cell in row.items() if key != "layout"} for row in _rows(layout)],
-        }
-        for layout in step.recordings
-    ]
-    return {"source": structs.asdict(step.source), "layouts": layouts}
-
-
-def rows(step: StepFile) -> Iterator[Row]:
-    """Yield a row for each kind of operation of each stream of each layout."""
-    for layout in step.recordings:
-        yield from _rows(layout)
+def _rows(step: StepFile) -> Iterator[tuple[RecordedLayout, Operations]]:
+    return ((layout, row) for layout in step.recordings for row in operations_of(layout))
 
 
 def communication_text(step: StepFile) -> list[str]:
@@ -69,12 +66,12 @@ def communication_text(step: StepFile) -> list[str]:
     """
     sentences = []
     for layout in step.recordings:
-        sent = [row for row in _rows(layout) if row["group"] is not None]
+        sent = [row for row in operations_of(layout) if row.message_bytes is not None]
         for row in sent:
-            idle = f", {row['exposed_waits']} with nothing to do meanwhile" if row["waits"] else ""
+            idle = f", {row.exposed_waits} with nothing to do meanwhile" if row.waits else ""
             sentences.append(
-                f"{row['number']} {row['operations']} on {row['group']}, {format_bytes(row['message_bytes'])}; compute "
-                f"waits for {row['waits'] or 'none'} of them{idle}"
+                f"{row.number} {row.operations} on {row.group}, {format_bytes(row.message_bytes or 0.0)}; compute "
+                f"waits for {row.waits or 'none'} of them{idle}"
             )
         if not sent and layout.world_size > 1:
             sentences.append(
@@ -84,7 +81,8 @@ def communication_text(step: StepFile) -> list[str]:
     return sentences
 
 
-def _rows(layout: RecordedLayout) -> Iterator[Row]:
+def operations_of(layout: RecordedLayout) -> Iterator[Operations]:
+    """Yield each kind of operation of each stream."""
     waited, exposed = _waits(layout)
     for number, stream in enumerate(layout.streams):
         by_kind: dict[tuple[str, int | None], dict[Place, RecordedOperation]] = defaultdict(dict)
@@ -93,32 +91,34 @@ def _rows(layout: RecordedLayout) -> Iterator[Row]:
             kind = (str(operation.part), None) if is_compute else (operation.kind, operation.group)
             by_kind[kind][number, position] = operation
         for (kind_text, group), places in by_kind.items():
-            operations = places.values()
-            row: Row = {"layout": layout.text, "stream": _stream_name(layout, number), "operations": kind_text}
-            row |= {"group": None if group is None else _group_name(layout, group), "number": len(operations)}
-            # Operations of a group say what they send, others what they compute.
-            if group is not None:
-                sent = [operation.message_bytes for operation in operations]
-                row |= {"message_bytes": sum(sent), "largest_bytes": max(sent)} | dict.fromkeys(COMPUTED)
-                waits: Row = {"waits": len(places.keys() & waited), "exposed_waits": len(places.keys() & exposed)}
+            same = places.values()
+            row = partial(Operations, stream=_stream_name(layout, number), operations=kind_text, number=len(same))
+            if group is None:
+                yield row(
+                    flops=sum(operation.flops for operation in same),
+                    memory_bytes=sum(operation.num_bytes for operation in same),
+                    seconds=sum(operation.seconds for operation in same),
+                )
             else:
-                row |= dict.fromkeys(("message_bytes", "largest_bytes"))
-                row |= {key: sum(getattr(each, field) for each in operations) for key, field in COMPUTED.items()}
-                waits = dict.fromkeys(("waits", "exposed_waits"))
-            yield row | waits
+                yield row(
+                    group=_group_name(layout, group),
+                    message_bytes=sum(operation.message_bytes for operation in same),
+                    largest_bytes=max(operation.message_bytes for operation in same),
+                    waits=len(places.keys() & waited),
+                    exposed_waits=len(places.keys() & exposed),
+                )
 
 
-def _number(title: str, key: str, written: Callable[[float], str]) -> Column:
+def _number(title: str, key: str, text: Callable[[float], str]) -> Column:
     """Return a column of numbers, of which those that are not known or zero are not written."""
-    return Column(title, "right", cell=lambda row: written(row[key]) if row[key] else NO_NUMBER)
+    return Column(title, "right", cell=lambda row: text(value) if (value := getattr(row, key)) else NO_NUMBER)
 
 
 COLUMNS = (
-    Column("layout", cell=lambda row: row["layout"]),
-    Column("stream", cell=lambda row: row["stream"]),
-    Column("operations", cell=lambda row: row["operations"]),
-    Column("group", cell=lambda row: row["group"] or NO_NUMBER),
-    Column("number", "right", cell=lambda row: str(row["number"])),
+    Column("stream", cell=lambda row: row.stream),
+    Column("operations", cell=lambda row: row.operations),
+    Column("group", cell=lambda row: row.group or NO_NUMBER),
+    Column("number", "right", cell=lambda row: str(row.number)),
     _number("messages", "message_bytes", format_bytes),
     _number("largest", "largest_bytes", format_bytes),
     _number("FLOPs", "flops", lambda flops: f"{flops:.3g}"),
@@ -127,9 +127,27 @@ COLUMNS = (
     Column(
         "exposed waits",
         "right",
-        cell=lambda row: NO_NUMBER if row["waits"] is None else f"{row['exposed_waits']} of {row['waits']}",
+        cell=lambda row: NO_NUMBER if row.waits is None else f"{row.exposed_waits} of {row.waits}",
     ),
 )
+"""Of the table, behind the layout."""
+
+
+LAYOUT = (
+    Field("num_nodes", "", int, "nodes"),
+    Field("ranks_per_node", "", int, "ranks of a node"),
+    Field("num_steps", "", int, "steps, after which they repeat"),
+    Field("micro_batches", "", int, "micro-batches of a step"),
+    Field("gradient_bytes", "B", float, "gradients"),
+    Field("num_buckets", "", int, "buckets", of=lambda layout: len(_buckets(layout))),
+    Field("notes", "", list, "notes"),
+    Field("operations", "", list, "operations", of=lambda layout: list(operations_of(layout))),
+)
+FIELDS = (
+    Field("source", "", dict, "where the step comes from"),
+    Field("layouts", "", list, "layouts", of="recordings", parts=LAYOUT),
+)
+"""Of a recorded step, as JSON says it."""
 
 
 def _summary(layout: RecordedLayout) -> str:

@@ -8,9 +8,8 @@ from simnet.engine.result import RunResult, StrategyResult
 from simnet.engine.scenario import Scenario
 from simnet.report.figure import STEP_PARTS
 from simnet.report.labels import names, sides
-from simnet.report.page import Page
 from simnet.report.rows import BY_NAME, METRICS
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     DAY_S,
     WIDTH,
@@ -20,6 +19,7 @@ from simnet.report.text import (
     nodes_text,
     part_title,
     percent,
+    printable,
     short_text,
     speedup_text,
     workload_title,
@@ -53,6 +53,17 @@ def result_page(run_result: RunResult) -> Page:
             *(line for note in run_result.notes for line in hanging("note: ", note)),
         ]
     )
+
+
+def run_line(result: RunResult) -> str:
+    """Return speedup, interval and step of a run: "bert: 10.1x (9.04x to 11.0x), binsgdm 76.7 ms a step"."""
+    strategy, *baseline = names([result])
+    ends = result.intervals.get("speedup")
+    between = f" ({' to '.join(map(speedup_text, ends))})" if ends else ""
+    step = f"{strategy} {format_seconds(result.result.iteration_s)} a step"
+    against = f" against {baseline[0]}" if baseline else ""
+    speedup = "" if result.speedup is None else f"{speedup_text(result.speedup)}{between}, "
+    return f"{printable(result.scenario.name)}: {speedup}{step}{against}"
 
 
 def assumptions(run_result: RunResult) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The fields of a result, listed once: columns of CSV, Parquet and data frames, lines of the page, the reference."""
+"""The fields of a result, listed once: columns of CSV, Parquet, data frames and tables, keys of JSON, the reference."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -9,9 +9,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from simnet.core.units import format_bytes, format_seconds
-from simnet.engine.result import Breakdown, RunResult, StrategyResult
+from simnet.engine.result import Breakdown, RunResult
 from simnet.report.figure import STEP_PARTS
-from simnet.report.table import Table
+from simnet.report.table import Column, Table
 from simnet.report.text import (
     bandwidth_text,
     calibration_title,
@@ -34,6 +34,8 @@ UNITS: dict[str, Callable[[Any], str]] = {
     "speedup": speedup_text,
     "ratio": lambda ratio: f"{ratio:.4g}x",
     "fraction": percent,
+    "days": lambda days: f"{days:,.4g}",
+    "money": lambda money: f"{money:,.4g}",
 }
 """How people read a number of a unit; any other value stands as it is."""
 
@@ -48,6 +50,7 @@ class Field(Struct, frozen=True):
         text: what people call it.
         line: its place among the lines of a run's page; 0 for what stands elsewhere, or nowhere.
         of: where a result has it: attributes, with dots between them; by default the one of its name.
+        parts: fields of what it holds, one thing or several, which are objects for programs.
     """
 
     name: str
@@ -55,21 +58,30 @@ class Field(Struct, frozen=True):
     kind: type
     text: str
     line: int = 0
-    of: str | Callable[[RunResult], object] = ""
+    of: str | Callable[[Any], object] = ""
+    parts: "tuple[Field, ...]" = ()
 
-    def value(self, result: RunResult | StrategyResult) -> Any:
+    def value(self, result: Any) -> Any:
         """Return the field of a result; None where it, or what holds it, is missing."""
-        if not isinstance(self.of, str):
-            return self.of(result)  # type: ignore[arg-type]  # the fields of one strategy have attributes
-        part: Any = result
-        for name in (self.of or self.name).split("."):
-            part = None if part is None else getattr(part, name)
-        return part
+        value = result
+        if isinstance(self.of, str):
+            for name in (self.of or self.name).split("."):
+                value = None if value is None else getattr(value, name)
+        else:
+            value = self.of(result)
+        if not self.parts or value is None:
+            return value
+        return [row_of(self.parts, part) for part in value] if isinstance(value, tuple) else row_of(self.parts, value)
 
-    def cell(self, result: RunResult | StrategyResult, missing: str = "") -> str:
+    def cell(self, result: Any, missing: str = "") -> str:
         """Return the field of a result as people read it."""
         value = self.value(result)
         return missing if value is None else UNITS.get(self.unit, str)(value)
+
+    @property
+    def column(self) -> Column:
+        """Its column in a table for people."""
+        return Column(self.text, cell=lambda result: self.cell(result, missing="-"))
 
 
 # Programs read columns by place, too: a new one stands at the end, and `line` puts it where people look for it.
@@ -133,6 +145,18 @@ LAST = (
     Field("version", "", str, "version of simnet"),
 )
 """Columns behind those of the intervals."""
+COMPARISON = (
+    Field("series", "", str, "series"),
+    Field("label", "", str, "row"),
+    Field("role", "", str, "whether a fit saw it"),
+    Field("measured", "", float, "measured"),
+    Field("predicted", "", float, "predicted"),
+    Field("predicted_low", "", float, "low", of=lambda row: row.interval and row.interval[0]),
+    Field("predicted_high", "", float, "high", of=lambda row: row.interval and row.interval[1]),
+    Field("error", "fraction", float, "error"),
+    Field("is_inside", "", bool, "inside"),
+)
+"""Of a measured value beside the predicted one, seconds or ratios."""
 BY_NAME = {field.name: field for field in (*FIELDS, *LAST)}
 
 
@@ -143,8 +167,12 @@ def row(result: RunResult, values: Mapping[str, object] | None = None) -> Row:
         for key, interval in result.intervals.items()
         for end, value in zip(("low", "high"), interval, strict=True)
     }
-    first, last = ({field.name: field.value(result) for field in fields} for fields in (FIELDS, LAST))
-    return {**(values or {}), **first, **ends, **last}
+    return {**(values or {}), **row_of(FIELDS, result), **ends, **row_of(LAST, result)}
+
+
+def row_of(fields: Iterable[Field], result: Any) -> Row:
+    """Return fields of a result by name: a row of a data frame, or an object of JSON."""
+    return {field.name: field.value(result) for field in fields}
 
 
 def table(rows: Iterable[Row]) -> Table:

@@ -21,10 +21,9 @@ from simnet.report.labels import (
     value_label,
     varies,
 )
-from simnet.report.page import Page
 from simnet.report.result_page import reference_sentence
 from simnet.report.rows import BY_NAME
-from simnet.report.table import Column, Table
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import (
     WIDTH,
     bandwidth_text,
@@ -54,6 +53,15 @@ def sweep_page(sweep: SweepResult) -> Page:
     refused = refused_lines(sweep)
     ends = [line for lines in (notes, refused) if lines for line in ("", *lines)]
     return Page([*heading, *tables, *headlines(sweep), *ends])
+
+
+def sweep_line(sweep: SweepResult) -> str:
+    """Return points, keys and speedups of a sweep in one line."""
+    refused = f", {len(sweep.refused)} refused" if sweep.refused else ""
+    speedups = [point.speedup for point in sweep.points if point.speedup is not None]
+    between = f", {speedup_text(min(speedups))} to {speedup_text(max(speedups))}" if speedups else ""
+    over = " and ".join(sweep.varied) or "one point"
+    return f"{printable(sweep.name)}: {len(sweep.points)} points{refused} over {printable(over)}{between}"
 
 
 def refused_lines(sweep: SweepResult, others: str = "'refused' in results.json (-o DIR)") -> list[str]:

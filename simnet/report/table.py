@@ -1,4 +1,4 @@
-"""The one table of this project: columns and rows of text, for a terminal, Markdown, CSV or HTML."""
+"""The output of a command: a page of lines and tables; a table for a terminal, Markdown, CSV or HTML."""
 
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,7 +87,7 @@ class Table:
         self.indent: Final = indent
 
     @classmethod
-    def of(cls, columns: Iterable[Column], about: Iterable[Any]) -> "Table":
+    def of(cls, columns: Iterable[Column], about: Iterable[Any], indent: int = 0) -> "Table":
         """Return a table with a row for each of these, whose cells the columns write.
 
         Example:
@@ -98,7 +98,7 @@ class Table:
             12         144
         """
         made = tuple(columns)
-        return cls(made, ([column.cell(thing) for column in made] for thing in about))
+        return cls(made, ([column.cell(thing) for column in made] for thing in about), indent)
 
     def terminal(self, width: int = WIDTH, *, rich: bool = False) -> str:
         """Return the table as plain text, or drawn with rich for a terminal of this width."""
@@ -208,6 +208,37 @@ class Table:
         console.print(grid)
         lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
         return "\n".join(lines).strip("\n")
+
+
+class Page:
+    """Lines of text and tables, in order.
+
+    Example:
+        >>> print(Page(["All times:", "", Table(["step", "time"], [("forward", "1 ms")])]))
+        All times:
+        <BLANKLINE>
+        step     time
+        forward  1 ms
+    """
+
+    def __init__(self, blocks: Iterable[str | Table]) -> None:
+        """Take tables, and text line by line."""
+        self.blocks = tuple(blocks)
+
+    def __str__(self) -> str:
+        """Return plain text that steers no terminal, without empty lines at its ends."""
+        return self._text(WIDTH, rich=False)
+
+    def drawn(self, width: int) -> str:
+        """Return the page for a terminal of this width [characters], its tables drawn with rich."""
+        return self._text(width, rich=True)
+
+    def _text(self, width: int, *, rich: bool) -> str:
+        texts = (
+            block.terminal(width, rich=rich) if isinstance(block, Table) else printable(block).rstrip()
+            for block in self.blocks
+        )
+        return "\n".join(texts).strip("\n")
 
 
 def _blocks(widths: Sequence[int], gaps: Sequence[int], width: int) -> list[list[int]]:

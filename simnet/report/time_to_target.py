@@ -6,11 +6,11 @@ from typing import Literal
 from simnet.analysis.time_to_target import AtBandwidth, TargetTime, TimesToTarget
 from simnet.analysis.whatif import SLOW_KERNEL_FACTOR
 from simnet.core import templates
-from simnet.core.units import format_bytes, format_seconds
+from simnet.core.units import format_seconds
 from simnet.engine import intervals
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
-from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, workload_title
+from simnet.report.rows import Field, Row, row_of
+from simnet.report.table import Column, Page, Table
+from simnet.report.text import count_text, gpus_text, hanging, nodes_text, notes_lines, printable, workload_title
 from simnet.workload.training_step import num_elements
 
 NEVER = "never"
@@ -25,6 +25,7 @@ KERNELS_TEXT: dict[Kernels | None, str] = {
     "measure first": " (kernels: measure first)",
 }
 """What the legend of a figure adds to a system, by what its kernels without a time rest on."""
+NIC_BYTES = Field("nic_bytes_per_node_to_target", "B", float, "NIC bytes", of="sent_bytes")
 
 
 def time_to_target_page(times: TimesToTarget) -> Page:
@@ -51,6 +52,12 @@ def time_to_target_page(times: TimesToTarget) -> Page:
             *notes_lines([times.notes]),
         ]
     )
+
+
+def time_to_target_line(times: TimesToTarget) -> str:
+    """Return the first system at every bandwidth in one line."""
+    firsts = [f"{there.bandwidth.text()}: {there.systems[0].title}" for there in times.bandwidths]
+    return f"{printable(times.convergence.task)}, first at {times.target:g}: {', '.join(firsts)}"
 
 
 def _heading(times: TimesToTarget) -> Iterator[str]:
@@ -86,7 +93,7 @@ def _columns(times: TimesToTarget) -> list[Column]:
         Column("system", cell=lambda row: f"{row.title} {MARKS[kind]}" if (kind := kernels_of(row)) else row.title),
         Column("reached", cell=lambda row: f"{row.num_reached} of {row.num_seeds}"),
         Column("steps", cell=lambda row: NEVER if row.steps is None else f"{row.steps:,.0f}"),
-        Column("NIC bytes", cell=lambda row: "-" if row.sent_bytes is None else format_bytes(row.sent_bytes)),
+        NIC_BYTES.column,
         Column("final", cell=lambda row: "diverged" if row.final is None else f"{row.final:.4g}"),
         *(
             _time_column(f"{there.bandwidth.text()} [{unit}]", there, unit_s)
@@ -202,68 +209,70 @@ def _caveats(times: TimesToTarget) -> list[str]:
     return templates.paragraphs("time_to_target.txt", "caveats", facts).split("\n\n")
 
 
-def time_to_target_object(times: TimesToTarget) -> dict[str, object]:
-    """Return the times as a JSON object, SI units."""
-    return {
-        "task": times.convergence.task,
-        "metric": times.convergence.metric,
-        "target": times.target,
-        "ranks": times.ranks,
-        "scale": times.scale,
-        "baseline": times.baseline,
-        "same_task": times.is_same_task,
-        "num_gpus": times.scenario.cluster.world_size,
-        "price_per_gpu_hour": times.price_per_gpu_hour,
-        "bandwidths": [_at_object(times, there) for there in times.bandwidths],
-        "left_out": dict(times.left_out),
-        "caveats": _caveats(times),
-        "notes": list(times.notes),
-    }
+def system_fields(times: TimesToTarget) -> tuple[Field, ...]:
+    """Return the fields of each system at a bandwidth."""
+
+    def prices(row: TargetTime) -> list[float | None] | None:
+        return row.interval_s and [times.price_of(end_s) for end_s in row.interval_s]
+
+    return (
+        Field("name", "", str, "name in the file of trainings"),
+        Field("title", "", str, "system"),
+        Field("num_seeds", "", int, "trainings"),
+        Field("num_reached", "", int, "trainings that reached the target"),
+        Field("steps_to_target", "", float, "steps to the target", of="steps"),
+        Field("time_to_target_s", "s", float, "time to the target", of="time_s"),
+        Field("time_to_target_interval_s", "s", tuple, "its 90 % interval", of="interval_s"),
+        Field("price_to_target", "money", float, "price of the GPUs", of=lambda row: times.price_of(row.time_s)),
+        Field("price_to_target_interval", "money", list, "its 90 % interval", of=prices),
+        Field("speedup_vs_baseline", "speedup", float, "speedup", of="speedup.value"),
+        Field("speedup_interval", "speedup", tuple, "its 90 % interval", of="speedup.interval"),
+        Field("pays", "", str, "verdict", of="speedup.verdict"),
+        NIC_BYTES,
+        Field("speedup_if_slow", "speedup", float, "speedup with slow kernels", of="speedup.if_kernels_slow"),
+        Field("unmeasured_kernels", "", list, "kernels without a time or an estimate", of="unmeasured"),
+        Field("kernels_without_time", "", str, "what kernels without a time rest on", of=kernels_of),
+        Field("final", "", float, "last value of the metric"),
+        Field("first_step_extra_s", "s", float, "what the first step takes beside", of="cost.first_s"),
+        Field("step_s", "s", float, "step", of="cost.step_s"),
+        Field("dense_step_s", "s", float, "step of the dense stage", of=lambda row: row.cost.dense_s or None),
+    )
 
 
-def rows(times: TimesToTarget) -> Iterator[dict[str, object]]:
+def rows(times: TimesToTarget) -> Iterator[Row]:
     """Yield a row for each system at each bandwidth."""
+    fields = system_fields(times)
     for there in times.bandwidths:
         for system in there.systems:
-            yield {"bandwidth_bytes_per_s": there.bandwidth} | _system_object(times, system)
+            yield {"bandwidth_bytes_per_s": there.bandwidth} | row_of(fields, system)
 
 
-def _at_object(times: TimesToTarget, there: AtBandwidth) -> dict[str, object]:
-    return {
-        "bandwidth_bytes_per_s": there.bandwidth,
-        "flat_iteration_s": there.references and there.references.flat_s,
-        "tuned_iteration_s": there.references and there.references.tuned_s,
-        "verdict": verdict(times, there),
-        "systems": [_system_object(times, system) for system in there.systems],
-    }
+def _bandwidth_fields(times: TimesToTarget) -> tuple[Field, ...]:
+    return (
+        Field("bandwidth_bytes_per_s", "", float, "bandwidth of a NIC", of="bandwidth"),
+        Field("flat_iteration_s", "s", float, "step of flat DDP", of="references.flat_s"),
+        Field("tuned_iteration_s", "s", float, "step of tuned DDP", of="references.tuned_s"),
+        Field("verdict", "", str, "the first to the target", of=lambda there: verdict(times, there)),
+        Field("systems", "", list, "systems, the first to the target first", parts=system_fields(times)),
+    )
 
 
-def _system_object(times: TimesToTarget, system: TargetTime) -> dict[str, object]:
-    speedup = system.speedup
-    ends_s = system.interval_s or (None, None)
-    return {
-        "name": system.name,
-        "title": system.title,
-        "num_seeds": system.num_seeds,
-        "num_reached": system.num_reached,
-        "steps_to_target": system.steps,
-        "time_to_target_s": system.time_s,
-        "time_to_target_interval_s": system.interval_s,
-        "price_to_target": _price_of(times, system.time_s),
-        "price_to_target_interval": [_price_of(times, end_s) for end_s in ends_s] if system.interval_s else None,
-        "speedup_vs_baseline": speedup.value if speedup else None,
-        "speedup_interval": speedup.interval if speedup else None,
-        "pays": speedup.verdict if speedup else None,
-        "nic_bytes_per_node_to_target": system.sent_bytes,
-        "speedup_if_slow": speedup.if_kernels_slow if speedup else None,
-        "unmeasured_kernels": list(system.unmeasured),
-        "kernels_without_time": kernels_of(system),
-        "final": system.final,
-        "first_step_extra_s": system.cost.first_s,
-        "step_s": system.cost.step_s,
-        "dense_step_s": system.cost.dense_s or None,
-    }
-
-
-def _price_of(times: TimesToTarget, time_s: float | None) -> float | None:
-    return None if time_s is None else times.price_of(time_s)
+FIELDS = (
+    Field("task", "", str, "task", of="convergence.task"),
+    Field("metric", "", str, "metric", of="convergence.metric"),
+    Field("target", "", float, "target"),
+    Field("ranks", "", int, "ranks that trained"),
+    Field("scale", "", float, "steps that a measured step stands for"),
+    Field("baseline", "", str, "baseline"),
+    Field("same_task", "", bool, "whether the trained model is the simulated one", of="is_same_task"),
+    Field("num_gpus", "", int, "GPUs", of="scenario.cluster.world_size"),
+    Field("price_per_gpu_hour", "money", float, "price of a GPU hour"),
+    Field(
+        "bandwidths", "", list, "bandwidths",
+        of=lambda times: [row_of(_bandwidth_fields(times), there) for there in times.bandwidths],
+    ),
+    Field("left_out", "", dict, "systems that are left out, and why", of=lambda times: dict(times.left_out)),
+    Field("caveats", "", list, "limits of the conclusions", of=_caveats),
+    Field("notes", "", list, "what to know to trust the numbers"),
+)  # fmt: skip
+"""Of the times to a target, SI units."""

@@ -2,14 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from simnet.calibration import comparison
 from simnet.calibration.comparison import by_series, mean_error, worst_error
 from simnet.core import templates
-from simnet.report.page import Page
-from simnet.report.table import Column, Table
+from simnet.report.rows import Field, row_of
+from simnet.report.table import Column, Page, Table
 from simnet.report.text import percent
 from simnet.validation import coverage
 from simnet.validation.coverage import Evidence, Quantity
@@ -17,8 +17,6 @@ from simnet.validation.outcome import SCALE, Limit, Outcome, Prediction, Unit
 from simnet.validation.published_rows import PublishedRow
 
 DIGITS: dict[Unit, int] = {"ms": 1, "s": 3, "h": 1, "x": 2}
-WIDTHS = ((16, 2), (11, 0), (11, 0), (9, 0), (9, 0), (12, 1), (25, 3))
-"""Of the columns of the summary in a terminal, and the gaps before them."""
 ROW_HEADS = ("set", "row", "unit", "predicted", "measured", "error", "low", "high", "file", "lines", "source")
 
 
@@ -26,14 +24,7 @@ def validation_page(outcomes: Sequence[Outcome]) -> Page:
     """Return every set with its parameters and rows, and a summary at the end."""
     # The summary stands at the end, where a terminal leaves the reader.
     blocks = [block for outcome in outcomes for block in (*_set(outcome), "")]
-    heads = ("set", "calibrated", "predicted", "mean", "worst", "inside 90 %", "target")
-    sides = ("left", *["right"] * 5, "left")
-    columns = [
-        Column(head, side, width=width, gap=gap)  # type: ignore[arg-type]
-        for head, side, (width, gap) in zip(heads, sides, WIDTHS, strict=True)
-    ]
-    rows = ((outcome.name, *_summary_cells(outcome), _result_text(outcome)) for outcome in outcomes)
-    blocks.append(Table([*columns, "result"], rows))
+    blocks.append(Table.of(SUMMARY, outcomes))
     if speedups := _speedup_sentences(outcomes):
         blocks += ["", "speedups:", *(f"  {sentence}" for sentence in speedups)]
     return Page(blocks)
@@ -46,32 +37,14 @@ def _set(outcome: Outcome) -> Iterator[str | Table]:
         yield f"    {parameter.part}: {parameter.key} = {parameter.text}, {parameter.how}: {rows_text(parameter.rows)}"
     unit = outcome.unit
     columns = (
-        Column("predicted rows", width=max(len(row.label) for row in outcome.predictions)),
-        Column("predicted", "right", width=14),
-        Column("measured", "right", width=10),
-        Column("error", "right", width=9),
-        Column("90 % interval", "right", width=18),
-        Column(f"[{unit}]", gap=3),
+        Column("predicted rows", width=max(len(row.label) for row in outcome.predictions), cell=lambda row: row.label),
+        Column("predicted", "right", width=14, cell=lambda row: predicted_text(row, unit)),
+        Column("measured", "right", width=10, cell=lambda row: value_text(row.measured, unit)),
+        Column("error", "right", width=9, cell=error_text),
+        Column("90 % interval", "right", width=18, cell=lambda row: _range_text(row.interval, unit)),
+        Column(f"[{unit}]", gap=3, cell=lambda _: ""),
     )
-    rows = (
-        (
-            row.label, predicted_text(row, unit), value_text(row.measured, unit), error_text(row),
-            _range_text(row.interval, unit), "",
-        )
-        for row in outcome.predictions
-    )  # fmt: skip
-    yield Table(columns, rows, indent=2)
-
-
-def _summary_cells(outcome: Outcome) -> tuple[str, ...]:
-    """Return how many rows were fitted and predicted, both errors, how many values are inside, and the target."""
-    return (
-        str(len(outcome.calibration_rows)),
-        str(len(outcome.predictions)),
-        *_error_texts(outcome, outcome.predictions),
-        inside_text(comparison.coverage(outcome.predictions)),
-        limit_text(outcome.target, band=_is_band(outcome)),
-    )
+    yield Table.of(columns, outcome.predictions, indent=2)
 
 
 def inside_text(inside: tuple[int, int]) -> str:
@@ -131,6 +104,25 @@ def _error_texts(outcome: Outcome, predictions: Sequence[Prediction]) -> tuple[s
 def _is_band(outcome: Outcome) -> bool:
     """Return whether the set predicts bands."""
     return all(prediction.band is not None for prediction in outcome.predictions)
+
+
+SUMMARY = (
+    Column("set", width=16, cell=lambda outcome: outcome.name),
+    Column("calibrated", "right", width=11, gap=0, cell=lambda outcome: str(len(outcome.calibration_rows))),
+    Column("predicted", "right", width=11, gap=0, cell=lambda outcome: str(len(outcome.predictions))),
+    Column("mean", "right", width=9, gap=0, cell=lambda outcome: _error_texts(outcome, outcome.predictions)[0]),
+    Column("worst", "right", width=9, gap=0, cell=lambda outcome: _error_texts(outcome, outcome.predictions)[1]),
+    Column(
+        "inside 90 %",
+        "right",
+        width=12,
+        gap=1,
+        cell=lambda outcome: inside_text(comparison.coverage(outcome.predictions)),
+    ),
+    Column("target", width=25, gap=3, cell=lambda outcome: limit_text(outcome.target, band=_is_band(outcome))),
+    Column("result", cell=_result_text),
+)
+"""Of the table that stands last in a terminal; the page takes its cells, too."""
 
 
 def rows_text(rows: Iterable[PublishedRow]) -> str:
@@ -297,7 +289,7 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     for outcome in outcomes:
         verdict = "**MISSED**" if outcome.status == "MISSED" else outcome.status
         star = "\\*" if outcome.text("caveat") else ""
-        *cells, target = _summary_cells(outcome)
+        _, *cells, target, _ = (column.cell(outcome) for column in SUMMARY)
         result = target if outcome.status == "no target" else f"{verdict}{star}: {target}"
         # The anchor that a Markdown reader gives the heading.
         slug = "".join(c for c in outcome.title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
@@ -306,58 +298,60 @@ def _summary(outcomes: Sequence[Outcome]) -> str:
     return Table(heads, rows).markdown()
 
 
-def to_object(outcomes: Sequence[Outcome]) -> dict[str, object]:
-    """Return sets as data."""
-    return {
-        "holds": all(outcome.holds for outcome in outcomes),
-        "coverage": _coverage_object([row for outcome in outcomes for row in outcome.predictions]),
-        "sets": [_object(outcome) for outcome in outcomes],
-    }
+def _coverage(predictions: Iterable[Prediction]) -> dict[str, int]:
+    return dict(zip(("inside", "rows"), comparison.coverage(predictions), strict=True))
 
 
-def _coverage_object(predictions: Sequence[Prediction]) -> dict[str, int]:
-    inside, rows = comparison.coverage(predictions)
-    return {"inside": inside, "rows": rows}
+def _prediction_fields(unit: Unit) -> tuple[Field, ...]:
+    """Return the fields of a predicted row, its numbers in the unit of its set."""
+
+    def end(of: str, place: int) -> Callable[[Prediction], float | None]:
+        return lambda row: SCALE[unit] * ends[place] if (ends := getattr(row, of)) else None
+
+    return (
+        Field("row", "", str, "row of the publication", of="row.key"),
+        Field("label", "", str, "row"),
+        Field("unit", "", str, "unit", of=lambda _: unit),
+        Field("predicted", "", float, "predicted", of=lambda row: row.predicted * SCALE[unit]),
+        Field("low", "", float, "low end of its 90 % interval", of=end("interval", 0)),
+        Field("high", "", float, "high end", of=end("interval", 1)),
+        Field("band_low", "", float, "low end of its band", of=end("band", 0)),
+        Field("band_high", "", float, "high end", of=end("band", 1)),
+        Field("measured", "", float, "measured", of=lambda row: row.measured * SCALE[unit]),
+        Field("error", "fraction", float, "error"),
+    )
 
 
-def _object(outcome: Outcome) -> dict[str, object]:
-    return {
-        "name": outcome.name,
-        "title": outcome.title,
-        "status": outcome.status,
-        "holds": outcome.holds,
-        "mean_error": outcome.mean,
-        "worst_error": outcome.worst,
-        "coverage": _coverage_object(outcome.predictions),
-        "target": outcome.target and asdict(outcome.target),
-        "bound": asdict(outcome.bound),
-        "parameters": [
-            {**vars(parameter), "value": float(parameter.value), "rows": [row.key for row in parameter.rows]}
-            for parameter in outcome.parameters
-        ],
-        "rows": [_row_object(prediction, outcome.unit) for prediction in outcome.predictions],
-        "misses": outcome.text("misses"),
-        "caveat": outcome.text("caveat"),
-        "speedups": outcome.text("speedups"),
-    }
-
-
-def _row_object(prediction: Prediction, unit: Unit) -> dict[str, object]:
-    low, high = _ends(prediction.interval, unit)
-    band_low, band_high = _ends(prediction.band, unit)
-    return {
-        "row": prediction.row.key,
-        "label": prediction.label,
-        "unit": unit,
-        "predicted": prediction.predicted * SCALE[unit],
-        "low": low,
-        "high": high,
-        "band_low": band_low,
-        "band_high": band_high,
-        "measured": prediction.measured * SCALE[unit],
-        "error": prediction.error,
-    }
-
-
-def _ends(between: tuple[float, float] | None, unit: Unit) -> tuple[float | None, float | None]:
-    return (between[0] * SCALE[unit], between[1] * SCALE[unit]) if between else (None, None)
+PARAMETER = (
+    Field("part", "", str, "shipped file"),
+    Field("key", "", str, "key in it"),
+    Field("value", "", float, "value in SI units"),
+    Field("text", "", str, "value"),
+    Field("how", "", str, "method of the fit"),
+    Field("rows", "", list, "rows that it was fitted to", of=lambda parameter: [row.key for row in parameter.rows]),
+)
+OUTCOME = (
+    Field("name", "", str, "set"),
+    Field("title", "", str, "title"),
+    Field("status", "", str, "whether the target is met"),
+    Field("holds", "", bool, "whether the errors are within the bound"),
+    Field("mean_error", "fraction", float, "mean error", of="mean"),
+    Field("worst_error", "fraction", float, "worst", of="worst"),
+    Field("coverage", "", dict, "inside 90 %", of=lambda outcome: _coverage(outcome.predictions)),
+    Field("target", "", dict, "target"),
+    Field("bound", "", dict, "bound"),
+    Field("parameters", "", list, "calibrated", parts=PARAMETER),
+    Field(
+        "rows", "", list, "predicted",
+        of=lambda outcome: [row_of(_prediction_fields(outcome.unit), row) for row in outcome.predictions],
+    ),
+    Field("misses", "", str, "what is predicted badly, and why", of=lambda outcome: outcome.text("misses")),
+    Field("caveat", "", str, "what to know of the result", of=lambda outcome: outcome.text("caveat")),
+    Field("speedups", "", str, "error of a predicted speedup", of=lambda outcome: outcome.text("speedups")),
+)  # fmt: skip
+FIELDS = (
+    Field("holds", "", bool, "no set is worse", of=lambda answer: all(outcome.holds for outcome in answer.outcomes)),
+    Field("coverage", "", dict, "inside 90 %", of=lambda answer: _coverage(answer.comparisons)),
+    Field("sets", "", list, "sets", of="outcomes", parts=OUTCOME),
+)
+"""Of the comparison with published measurements."""

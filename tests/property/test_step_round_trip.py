@@ -2,12 +2,12 @@
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from simnet.strategies import step_file
 from simnet.strategies.step_file import RecordedLayout

@@ -70,7 +70,7 @@ def test_transports_send_again_afterwards_even_if_a_training_failed() -> None:
 def one(**changes):
     """Return a model of 200 thousand parameters at batches 1, 2 and 4."""
     model = models.small_models()[0]
-    return replace(model, definition=replace(model.definition, **changes))
+    return replace(model, **changes)
 
 
 def passes(bench):
@@ -99,7 +99,7 @@ def test_a_batch_that_does_not_fit_is_left_out_with_a_reason_and_the_others_are_
     def task(module, samples):
         if samples == 4:
             raise torch.cuda.OutOfMemoryError
-        made = models.small_models()[0].definition.task(module, samples)
+        made = models.small_models()[0].task(module, samples)
         return replace(made, loss=lambda output: seen.add(output.dtype) or made.loss(output))
 
     models.measure_models(bench, [one(task=task)], seconds=60.0)

@@ -27,17 +27,8 @@ from binsgdm.optimizers.settings import SCHEMES, Scheme
 from binsgdm.parallel.local_gradients import OwnParameters, keep_gradients_local
 from binsgdm.parallel.overlapped import OverlappedSession
 from tests.helpers.fake_cuda import fake_cuda
-from tests.helpers.race_detector import (
-    COLLECTIVE_S,
-    SYSTEM_CASES,
-    FakeEvent,
-    FakeStream,
-    Hooked,
-    Net,
-    RaceDetector,
-    fake_ranks,
-    watched,
-)
+from tests.helpers.fake_streams import SYSTEM_CASES, Hooked, Net, fake_ranks, watched
+from tests.helpers.race_detector import COLLECTIVE_S, FakeEvent, FakeStream, RaceDetector
 
 STEPS = 2
 FLAT = Scheme(topology="flat")

@@ -14,7 +14,8 @@ from simnet.analysis.tune import chosen
 from simnet.cluster.hardware import Calibration, Fault
 from simnet.core.units import Bandwidth
 from simnet.engine.scenario import RunSettings, Scenario
-from simnet.report.advice import advice_page, ranking_page, to_object
+from simnet.report.advice import FIELDS, advice_page, ranking_page
+from simnet.report.rows import json_text, row_of
 from tests.helpers.advise_samples import scenario
 from tests.helpers.fault_samples import fault
 
@@ -52,11 +53,11 @@ def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
 
 def test_what_is_told_has_both_percentiles_with_faults_and_none_without() -> None:
     usual, halved = advised(), advised(HALVED)
-    document = json.loads(json.dumps(to_object(halved), allow_nan=False))
+    document = json.loads(json_text(row_of(FIELDS, halved)))
     for system, shown in zip(halved.systems, document["systems"], strict=True):
         assert system.faulty is not None
         assert (shown["p50_s"], shown["p95_s"]) == (system.faulty.p50_s, system.faulty.p95_s)
-    assert [system["p95_s"] for system in json.loads(json.dumps(to_object(usual)))["systems"]] == [None] * len(
+    assert [system["p95_s"] for system in json.loads(json_text(row_of(FIELDS, usual)))["systems"]] == [None] * len(
         usual.systems
     )
     assert ["p95" in str(ranking_page(advice)) for advice in (halved, usual)] == [True, False]
@@ -85,5 +86,5 @@ def test_the_same_seed_gives_the_same_advice_in_one_process_and_in_two(monkeypat
         advise(asked(JITTER, HALVED, iterations=2, seed=seed), names=chosen(SYSTEMS), jobs=jobs)
         for jobs, seed in ((1, 3), (2, 3), (1, 4))
     )
-    assert to_object(alone) == to_object(together)
-    assert to_object(alone) != to_object(other)
+    assert row_of(FIELDS, alone) == row_of(FIELDS, together)
+    assert row_of(FIELDS, alone) != row_of(FIELDS, other)

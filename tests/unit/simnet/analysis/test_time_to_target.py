@@ -14,7 +14,8 @@ from simnet.cluster.hardware import Calibration, LinkCalibration
 from simnet.core.errors import SimnetError
 from simnet.core.units import Bandwidth
 from simnet.report import figures
-from simnet.report.time_to_target import time_to_target_object, time_to_target_page
+from simnet.report.rows import row_of
+from simnet.report.time_to_target import FIELDS, time_to_target_page
 from simnet.strategies import Marsit, OneBitAdam
 from tests.helpers.golden import assert_golden
 from tests.helpers.time_to_target_samples import scenario, simple_costs, trainings, write_trainings
@@ -43,7 +44,7 @@ def test_the_time_to_a_target_is_the_measured_steps_times_the_simulated_ones(mea
     assert runners["quick"].time_s == 0.5 + 40 * 2.0
     # 4 bits an element and a scale of 4 bytes for 8192 of them: each of 4 nodes sends its own to three others.
     assert runners["quick"].sent_bytes == pytest.approx(40 * 3 * 10_000_000 * (4 / 8 + 4 / 8192), rel=1e-5)
-    (at_rate,) = time_to_target_object(times)["bandwidths"]
+    (at_rate,) = row_of(FIELDS, times)["bandwidths"]
     assert at_rate["bandwidth_bytes_per_s"] == 1.25e9
     assert [system["name"] for system in at_rate["systems"]] == ["quick", "dense", "adam"]
     assert at_rate["systems"][0]["time_to_target_s"] == 80.5
@@ -127,7 +128,7 @@ def test_a_price_is_that_of_all_gpus_for_the_time(measured):
     times = run(measured, price_per_gpu_hour=2.5, steps=4000)
     assert times.price_of(7200.0) == 4 * 2 * 2.5
     quick = by_name(times)["quick"].time_s / 3600 * 4 * 2.5
-    (at_rate,) = time_to_target_object(times)["bandwidths"]
+    (at_rate,) = row_of(FIELDS, times)["bandwidths"]
     assert at_rate["systems"][0]["price_to_target"] == pytest.approx(quick)
     assert at_rate["systems"][0]["price_to_target_interval"][0] <= at_rate["systems"][0]["price_to_target"]
     assert run(measured).price_of(7200.0) is None

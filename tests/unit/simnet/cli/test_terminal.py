@@ -12,9 +12,8 @@ import pytest
 
 from simnet.cli import terminal
 from simnet.core.errors import did_you_mean
-from simnet.report.page import Page
 from simnet.report.progress_bar import progress
-from simnet.report.table import Table
+from simnet.report.table import Page, Table
 from tests.helpers.cli import ROOT, run
 from tests.helpers.scenario_samples import pod, write
 

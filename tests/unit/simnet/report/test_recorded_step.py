@@ -5,6 +5,7 @@ import json
 import pytest
 
 from simnet.report import recorded_step
+from simnet.report.rows import json_text, row_of
 from simnet.strategies import step_file
 from tests.helpers import step_files
 from tests.helpers.step_files import collective, compute
@@ -15,7 +16,12 @@ def step(*recordings, **more):
 
 
 def rows(*recordings):
-    return {(row["layout"], row["stream"], row["operations"]): row for row in recorded_step.rows(step(*recordings))}
+    layouts = step(*recordings).recordings
+    return {
+        (layout.text, row.stream, row.operations): row
+        for layout in layouts
+        for row in recorded_step.operations_of(layout)
+    }
 
 
 @pytest.mark.parametrize(
@@ -25,7 +31,7 @@ def test_a_wait_is_exposed_where_nothing_is_computed_between(work_between, expos
     ops = [compute("forward"), *work_between, compute("optimizer", after=[[1, 0]])]
     by_place = rows(step_files.layout([ops, [collective("all_reduce", 1e6, after=[[0, 0]])]]))
     row = by_place["2 x 8 ranks", "stream 1", "all_reduce"]
-    assert (row["waits"], row["exposed_waits"]) == (1, exposed)
+    assert (row.waits, row.exposed_waits) == (1, exposed)
 
 
 def test_what_was_found_of_communication_is_said_and_ranks_that_never_communicate_are_warned_of():
@@ -59,7 +65,7 @@ def test_the_page_names_layouts_periods_buckets_and_notes_once():
 def test_json_and_csv_say_what_the_table_says():
     recorded = step(step_files.layout(step_files.ddp(3)))
     lines = recorded_step.csv_table(recorded).csv().splitlines()
-    assert len(lines) == 1 + len(list(recorded_step.rows(recorded)))
+    assert len(lines) == 1 + len(list(recorded_step.operations_of(recorded.recordings[0])))
     assert lines[-1].startswith("2 x 8 ranks,stream 1,all_reduce,group 0 (16 ranks),3,75000000.0,25000000.0,")
-    layout = json.loads(json.dumps(recorded_step.to_object(recorded), allow_nan=False))["layouts"][0]
+    layout = json.loads(json_text(row_of(recorded_step.FIELDS, recorded)))["layouts"][0]
     assert (layout["num_nodes"], layout["num_buckets"], layout["operations"][-1]["number"]) == (2, 3, 3)

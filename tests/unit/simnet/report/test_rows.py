@@ -8,9 +8,11 @@ import pytest
 from pyarrow import parquet, types
 
 from docs import generate
+from simnet.core.units import format_seconds
 from simnet.report import result_page, rows
 from simnet.report.frame import write_parquet
 from simnet.report.rows import Field, row, table
+from simnet.report.table import Table
 from tests.helpers.report_samples import run_result
 
 IS_OF_KIND = {float: types.is_floating, int: types.is_integer, str: types.is_large_string}
@@ -38,6 +40,26 @@ def test_a_further_field_is_a_column_a_line_and_an_item_of_the_reference(monkeyp
     (line,) = [line for line in str(result_page.result_page(result)).splitlines() if line.startswith("busy stream")]
     assert line.split()[2:4] == rows.UNITS["s"](result.result.comm_s).split()
     assert generate.column_rows([BUSY]) == "`busy_s` (busy stream)"
+
+
+def test_what_a_field_holds_becomes_an_object_of_its_parts_several_a_list_and_a_missing_one_nothing() -> None:
+    whole = run_result(num_nodes=4)
+    inner = Field("iteration_s", "s", float, "step"), Field("wait", "s", float, "wait", of="waits.mean_s")
+    step = {"iteration_s": whole.result.iteration_s, "wait": None}
+    fields = (
+        Field("step", "", dict, "step", of="result", parts=inner),
+        Field("steps", "", list, "steps", of=lambda run: (run.result, run.result), parts=inner),
+        Field("missing", "", dict, "nothing", of=lambda _: None, parts=inner),
+    )
+    assert rows.row_of(fields, whole) == {"step": step, "steps": [step, step], "missing": None}
+
+
+def test_a_field_is_a_column_of_a_table_in_its_unit_with_a_dash_for_what_is_missing() -> None:
+    step, missing = Field("iteration_s", "s", float, "step"), Field("p50_s", "s", float, "p50", of=lambda _: None)
+    result = run_result(num_nodes=4).result
+    assert (
+        Table.of([step.column, missing.column], [result]).csv() == f"step,p50\n{format_seconds(result.iteration_s)},-\n"
+    )
 
 
 @pytest.mark.slow
