@@ -1,4 +1,4 @@
-"""Sweeps on a real scheduler of Dask: workers, the client and the scheduler are killed in mid-sweep."""
+"""Sweeps on a real scheduler of Dask: workers and the scheduler are killed in mid-sweep."""
 
 import signal
 import subprocess
