@@ -323,3 +323,25 @@ def test_every_set_has_a_committed_figure() -> None:
             .read_bytes()
             .startswith(b"\x89PNG")
         )
+
+
+@pytest.mark.parametrize("name", sorted(MISSED))
+def test_a_missed_set_says_by_how_much_and_why(name: str) -> None:
+    found = outcome(name)
+    assert f"{found.worst:.0%}" in found.text("misses")
+    assert "disagree" in found.text("misses")
+
+
+def test_the_sets_that_predict_speedups_say_how_well() -> None:
+    told = {name: outcome(name).text("speedups") for name in sets.names() if outcome(name).text("speedups")}
+    assert list(told) == [
+        "end_to_end",
+        "binsgdm_band",
+        "one_bit_speedup",
+        "one_bit_fig9",
+        "hipress_local",
+        "hipress_aws",
+    ]
+    adam, one_bit = outcome("end_to_end").predictions
+    assert f"{adam.predicted / one_bit.predicted:.2f}x predicted for 3.38x published" in told["end_to_end"]
+    assert "only a band" in told["binsgdm_band"]

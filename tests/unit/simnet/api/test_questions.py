@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import simnet
+from simnet.analysis import sweeps
 from tests.helpers.cli import run
 from tests.helpers.refusals import refused
 
@@ -71,3 +72,11 @@ def test_a_sweep_of_listed_points_reports_its_progress_and_goes_on_from_its_jour
     counts.clear()
     assert simnet.sweep(BERT, points=points, draws=0, output=tmp_path, progress=counts.append) == first
     assert counts == [2]
+
+
+def test_names_are_loaded_when_they_are_used() -> None:
+    assert set(simnet.__all__) <= set(dir(simnet))
+    assert all(getattr(simnet, name) for name in simnet.__all__)
+    assert simnet.sweep is not sweeps
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = simnet.nothing  # type: ignore[attr-defined]

@@ -62,6 +62,17 @@ def test_what_few_rows_leave_open_has_an_interval_as_wide_as_other_clusters_diff
     assert any("at two nodes a tree sends half as much as beyond" in note for note in fitted.notes)
 
 
+@pytest.mark.parametrize(("gpus", "bound"), [(2, 0.02), (4, 0.02), (8, 0.04), (16, 0.035), (32, 0.04)])
+def test_all_logs_are_fitted_together_within_five_percent(gpus: int, bound: float) -> None:
+    assert error(costs(2, 4, 8, 16, 32), gpus) < bound
+
+
+@pytest.mark.parametrize("known", [(8, 16), (2, 4, 8, 16)])
+def test_32_gpus_are_predicted_from_fewer_within_five_percent(known: tuple[int, ...]) -> None:
+    assert error(costs(*known), 32) < 0.05
+    assert error(costs(*known), 32, 1024**2) < (0.062 if 2 in known else 0.11)
+
+
 def chosen(fitted: NcclCosts, num_nodes: int, message_bytes: float) -> str:
     at = nccl.rates_of(fitted)
     return nccl_model.fastest(nccl_model.candidates(fitted, num_nodes, 8), at, message_bytes).name

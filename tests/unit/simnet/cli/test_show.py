@@ -1,10 +1,12 @@
 """`simnet show`, and `list` and `check` as it was called: shipped parts, files of every kind, recorded steps."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from simnet.core import files
+from tests.helpers import step_files
 from tests.helpers.cli import assert_refused, run
 from tests.helpers.scenario_samples import SWEEP, pod, write
 from tests.helpers.time_to_target_samples import write_trainings
@@ -23,6 +25,14 @@ def test_a_part_is_shown_by_kind_and_name_and_a_name_of_several_is_refused(monke
     monkeypatch.setattr(files, "names", lambda _: ("same",))
     rule = "'same': several kinds have this name; write one of clusters/same, workloads/same"
     assert_refused(run("show", "same"), rule)
+
+
+def test_a_recorded_step_is_shown_in_three_forms_and_checked(tmp_path: Path) -> None:
+    step = step_files.write(tmp_path / "step.json", step_files.step(step_files.layout(step_files.ddp())))
+    assert "all_reduce  group 0 (16 ranks)" in run("show", step).output
+    assert run("show", step, "--format", "csv").output.startswith("layout,stream,operations,")
+    assert json.loads(run("show", step, "--format", "json").output)["layouts"][0]["ranks_per_node"] == 8
+    assert run("check", step).output == f"{step}: ok: recorded step\n"
 
 
 def test_a_part_is_known_by_its_keys(tmp_path: Path) -> None:

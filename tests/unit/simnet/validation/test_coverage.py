@@ -1,5 +1,6 @@
 """90 % intervals of predicted published rows: their two parts, and that no publication widens its own."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from simnet.validation import coverage, published_rows
 from simnet.validation import published as sets
 from simnet.validation.coverage import Evidence, Residual
 from simnet.validation.outcome import Limit, Outcome, Prediction
+from simnet.workload.training_step import scaling_range
 
 ROW = published_rows.load().rows[0]
 
@@ -58,3 +60,36 @@ def test_varied_rows_change_fits_and_are_restored() -> None:
         inside = {one.row.key: one.predicted for one in sets.run("one_bit_table1").predictions}
     assert inside == pytest.approx({key: 1.1 * value for key, value in before.items()}, rel=1e-3)
     assert {one.row.key: one.predicted for one in sets.run("one_bit_table1").predictions} == before
+
+
+def test_the_effects_of_rows_with_other_signs_do_not_mix() -> None:
+    columns = [
+        [coverage._sign(refit, place) for refit in range(coverage.NUM_REFITS)]
+        for place in range(coverage.NUM_REFITS - 1)
+    ]
+    for number, one in enumerate(columns):
+        assert sum(one) == 0
+        for other in columns[:number]:
+            assert sum(a * b for a, b in zip(one, other, strict=True)) == 0
+
+
+def test_quotients_of_two_methods_are_speedups_unless_a_set_has_them() -> None:
+    times = [
+        (replace_row(method=method, key=f"f:{number}"), 0.1 * number, (0.0, 0.3)) for number, method in enumerate("ab")
+    ]
+    (found,) = coverage._speedups(times, ())
+    assert found == residual(-0.1, source=ROW.source, of="speedup", own=0.3)
+    assert not list(coverage._speedups(times, {"f:1, 0"}))
+    other_set_up = [times[0], (replace_row(gpus=99, method="b"), 0.0, (0.0, 0.0))]
+    assert not list(coverage._speedups(other_set_up, ()))
+
+
+def replace_row(**changes: object) -> published_rows.PublishedRow:
+    return published_rows.PublishedRow(**{name: getattr(ROW, name) for name in ROW.__struct_fields__} | changes)  # type: ignore[arg-type]
+
+
+def test_a_step_scaled_to_a_smaller_batch_may_take_longer_than_its_share() -> None:
+    assert scaling_range(16, 4) == (1.0, 2.0)
+    assert scaling_range(16, 64) == (1.0, 1.0)
+    small = replace(outcome().predictions[0], known_range=(1.0, 4.0))
+    assert coverage._with_range(0.0, small) == (0.0, pytest.approx(math.log(4)))
