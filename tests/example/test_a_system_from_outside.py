@@ -216,36 +216,6 @@ def test_a_broken_package_is_one_sentence_and_the_rest_goes_on(tmp_path: Path) -
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize(("command", "option"), [("kernels", "--system"), ("training", "--strategy")])
-def test_a_broken_package_is_one_line_on_the_command_line_and_others_are_not_spoken_of(
-    tmp_path: Path, command: str, option: str
-) -> None:
-    said = (
-        asked(
-            tmp_path,
-            f"""
-        import sys
-        from simnet.cli.main import main
-
-        for name in ("broken", "no_such"):
-            sys.argv = ["simnet", "measure", "{command}", "{option}", name]
-            try:
-                main()
-            except SystemExit as stop:
-                print("exit", stop.code)
-        """,
-        )
-        .replace("exit 2\nexit 2\n", "")
-        .replace("imported\n", "")
-    )
-    broken, unknown = said.splitlines()
-    assert broken.startswith(
-        f"simnet: {option} 'broken': system: 'broken': other_systems:Missing cannot be loaded (Attr"
-    )
-    assert broken.endswith("); fix or remove that package")
-    assert unknown.startswith(f"simnet: {option} 'no_such': unknown: give ")
-
-
 class Chosen(Largest):
     """Options of every kind that is checked, and of some that are not."""
 

@@ -127,13 +127,6 @@ class TestSystem:
         with pytest.raises(SimnetError, match=r"^scenario: strategy: Scales end at 100\. Note: so says its author$"):
             scenario({"kind": "scaled_of_outside", "scale": 200.0})
 
-    def test_both_executors_agree_on_it(self) -> None:
-        times = [
-            simulate(build({**to_dict(scenario("half_precision", 3)), "run": {"fidelity": fidelity}}))
-            for fidelity in ("folded", "exact")
-        ]
-        assert times[0].result.iteration_s == pytest.approx(times[1].result.iteration_s, rel=1e-9)
-
     @pytest.mark.slow
     def test_advice_ranks_it_among_all_others(self) -> None:
         found = {row.name for row in advise(scenario("all_reduce")).systems}

@@ -9,11 +9,9 @@ import pytest
 from tests.helpers.needs import needs
 
 needs("torch")
-import click
-from msgspec import Struct
 
 from binsgdm.compressors.registry import SYSTEMS
-from docs import commands, generate, keys, regions, systems
+from docs import commands, generate, systems
 from simnet.analysis import convergence, sweeps
 from simnet.calibration import measurement_file
 from simnet.cli.main import cli
@@ -25,52 +23,6 @@ from simnet.strategies import step_file
 @pytest.mark.parametrize("path", generate.pages(), ids=lambda path: path.name)
 def test_a_generated_page_is_current(path: Path) -> None:
     assert generate.is_current(path), "run: python docs/generate.py"
-
-
-class Named(Struct, kw_only=True):
-    """A table of a file.
-
-    Attributes:
-        size_bytes: how large it is,
-            said in two lines.
-    """
-
-    size_bytes: float
-    unknown: str = ""
-
-
-def test_a_key_without_a_meaning_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Named: unknown: say what it means"):
-        keys.listing(Named, {})
-
-
-@pytest.mark.parametrize(
-    ("key", "is_data", "line"),
-    [
-        (keys.Key("`nodes`", "count", "required", "of it"), False, "- `nodes` (required, count): of it"),
-        (keys.Key("`nodes`", "count", "`1`", "of it"), False, "- `nodes = 1` (count): of it"),
-        (keys.Key("`gpu`", "text", '`""`', "of it"), False, '- `gpu = ""`: of it'),
-        (keys.Key("`gpu`", "text", '`""`', "of it"), True, "- `gpu` (optional): of it"),
-        (keys.Key("`low`", "number", "required", "of it"), True, "- `low`: of it"),
-        (keys.Key("`unit`", '`"s"`, `"B"`', "none", '"s" or "B"'), False, '- `unit`: "s" or "B"'),
-        (keys.Key("`unit`", '`"s"`, `"B"`', "none", 'not "s"'), False, '- `unit` (`"s"`, `"B"`): not "s"'),
-    ],
-)
-def test_a_key_says_what_its_default_and_meaning_do_not_show(key: keys.Key, is_data: bool, line: str) -> None:
-    assert key.line(is_data=is_data) == line
-
-
-def test_an_option_without_a_meaning_is_an_error() -> None:
-    @click.command("made")
-    @click.option("--size", type=click.IntRange(1, 4096), default=8, help="Of it.  [default: as large as can be]")
-    @click.option("--bare")
-    def made() -> None:
-        """Make it."""
-
-    with pytest.raises(ValueError, match="`--bare`: say what the option means"):
-        commands.lines(made)
-    made.params = made.params[:1]
-    assert commands.lines(made) == {"`--size`": "- `--size` (1 to 4,096; default as large as can be): Of it"}
 
 
 def test_the_page_of_commands_has_every_command_and_option() -> None:
@@ -124,12 +76,3 @@ def test_the_list_has_every_system_and_what_differs_from_its_paper() -> None:
         "ms_top_k",
         "binsgdm",
     ]
-
-
-def test_a_region_is_replaced_and_nothing_else() -> None:
-    page = "a\n<!-- x -->\nold\n<!-- end of x -->\nb\n"
-    filled = regions.filled(page, {"x": "new\nlines"})
-    assert filled == "a\n<!-- x -->\nnew\nlines\n<!-- end of x -->\nb\n"
-    assert regions.region(filled, "x") == "new\nlines"
-    with pytest.raises(AssertionError, match="no region 'y'"):
-        regions.filled(page, {"y": ""})

@@ -93,7 +93,6 @@ def test_the_errors_that_are_named_are_those_of_the_campaign() -> None:
     assert [number for number in ("3.8 %", "18.2 %") if number not in README or number not in row] == []
 
 
-TUTORIALS = sorted((shown.ROOT / "docs" / "tutorial").glob("*.md"))
 TUTORIAL = (shown.ROOT / "docs" / "tutorial" / "first-answer.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", TUTORIAL, re.DOTALL | re.MULTILINE)
 
@@ -107,14 +106,6 @@ def test_every_command_but_the_installation_shows_what_it_prints() -> None:
     ]
     assert len(asked) >= 6
     assert [body for body, follower in asked if follower != "text"] == []
-
-
-def test_scripts_of_tutorials_are_files_that_their_commands_run() -> None:
-    (page,) = (path for path in TUTORIALS if path.name == "your-model.md")
-    text = page.read_text(encoding="utf-8")
-    names = re.findall(r"^```(?:python|toml)\n# (\w+\.\w+)$", text, flags=re.MULTILINE)
-    assert names == ["my_model.py", "ours.toml", "train.py", "own.toml"]
-    assert all(text.count(name) + text.count(f"{name.removesuffix('.py')}:") > 1 for name in names)
 
 
 FILES_PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "files.md").read_text(encoding="utf-8")

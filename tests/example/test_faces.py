@@ -161,20 +161,3 @@ def test_the_reference_has_every_name_of_a_face(face: str, page: str) -> None:
 
 def test_every_exception_is_used() -> None:
     assert set(EXCEPTIONS) - {name for page in pages() for name in used(text_of(page))} == set()
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("from simnet.report.frame import read_frame\n", "simnet.report.frame.read_frame"),
-        ("    from binsgdm.parallel.ddp import attach as join  # why\n", "binsgdm.parallel.ddp.attach"),
-        ("from binsgdm import (\n    attach,  # the optimizer\n    make,\n)\n", "binsgdm.make"),
-        ("from simnet import engine\n", "simnet.engine"),
-        ("import simnet.core.units as units\n", "simnet.core.units"),
-        ("say `simnet.engine.memory_fit.fits(scenario)`", "simnet.engine.memory_fit.fits"),
-        ("::: binsgdm.optimizers.one_bit_adam.OneBitAdam\n", "binsgdm.optimizers.one_bit_adam.OneBitAdam"),
-        ("torchrun -m binsgdm.recording.command x", "python -m binsgdm.recording.command"),
-    ],
-)
-def test_a_path_beside_the_faces_is_found(text: str, name: str) -> None:
-    assert beside_the_faces(text) == {name}

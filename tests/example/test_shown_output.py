@@ -43,11 +43,6 @@ def test_another_number_is_found(tmp_path: Path) -> None:
     assert shown.run(wrong, tmp_path / "wrong") == (right, {})
 
 
-def test_a_script_of_a_page_is_a_file(tmp_path: Path) -> None:
-    text = page(("python", "# train.py\nprint(2 + 3)"), ("console", "$ python3 train.py"), ("text", "4"))
-    assert shown.run(text, tmp_path).text == text.replace("\n4\n", "\n5\n")
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -64,33 +59,3 @@ def test_a_script_of_a_page_is_a_file(tmp_path: Path) -> None:
 def test_a_command_that_fails_is_found_wherever_it_stands(text: str, tmp_path: Path) -> None:
     (reason,) = shown.run(text, tmp_path).failures.values()
     assert "ended with 2: simnet: " in reason
-
-
-def test_a_traceback_is_found_behind_an_exit_code_of_0(tmp_path: Path) -> None:
-    (reason,) = shown.run("    python -c '1 / 0' || true", tmp_path).failures.values()
-    assert "ended with 0: Traceback" in reason
-
-
-def test_code_in_the_text_that_only_names_is_not_run(tmp_path: Path) -> None:
-    text = "`simnet init`, `simnet measure model`, `simnet validate --figure`, `simnet advise FILE --plot a.png`"
-    assert shown.run(text, tmp_path).failures == {}
-
-
-def test_a_table_that_the_text_names_is_a_file(tmp_path: Path) -> None:
-    text = "Write `a.csv`, and then `b.csv`:\n\n```csv\nx\n1\n```\n\n    cat b.csv && ! cat a.csv\n"
-    assert shown.run(text, tmp_path).failures == {}
-
-
-def test_scripts_of_a_page_share_names_and_stand_between_its_commands(tmp_path: Path) -> None:
-    blocks = [
-        ("csv", "# numbers.csv\n1"),
-        ("python", "from pathlib import Path"),
-        ("python", "Path('made').write_text(Path('numbers.csv').read_text())"),
-        ("console", "$ cat made"),
-        ("text", "# numbers.csv\n1"),
-        ("python", "Path('again').touch()"),
-    ]
-    run = shown.run(page(*blocks), tmp_path)
-    assert run.text == page(*blocks)
-    (reason,) = run.failures.values()
-    assert "name 'Path' is not defined" in reason

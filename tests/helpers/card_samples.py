@@ -33,7 +33,6 @@ KERNEL_NOTES = (
     "update_ (triton): 1.90 times its bytes / bandwidth at 268,435,456 elements: 2,900.0 us",
     "systems: ef_sign_sgd: no time was left: give more with --budget",
 )
-GATHERED = ("top_k_decode", "server_mean")
 SAMPLES_PER_S = {"bert_base": 1400.0, "resnet50": 1500.0, "gpt2_small": 160.0, "mlp_200k": 9e5}
 SPEED = {"fp32": 0.4, "tf32": 1.0, "bf16": 2.2, "fp16": 2.1}
 

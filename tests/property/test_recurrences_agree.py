@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.cluster import faults
@@ -103,20 +103,6 @@ def run_by(network: Topology, step: RunStep, varied: Varied, starts_s: "FloatArr
     if how == "sweep":
         iteration._plan.__dict__["two_streams"] = None
     return iteration.run()
-
-
-@pytest.mark.slow
-@settings(max_examples=settings.default.max_examples * 4)
-@given(networks(), st.data())
-def test_ranks_take_the_same_times_by_two_streams_and_one_by_one(network, data):
-    streams = data.draw(two_streams(network))
-    number = sum(isinstance(operation, Communicate) for operation in streams[1])
-    variation, starts_s = Variation(network, 3), np.zeros(network.world_size)
-    for step in range(2):
-        varied = variation.of(step, number)
-        expected = run_by(network, run_step(streams, network), varied, starts_s, "one by one")
-        same(run_by(network, run_step(streams, network), varied, starts_s, "two streams"), expected)
-        starts_s = expected.ends_s
 
 
 @given(networks(), st.data())

@@ -15,8 +15,6 @@ from simnet.core.units import Duration
 from simnet.engine.prepared_scenario import StepTimer
 from simnet.engine.scenario import Scenario, load_experiment
 from simnet.engine.simulation import simulate
-from simnet.strategies import FullShard
-from simnet.workload.blocks import block_of
 
 NODES, RANKS = 16, 128
 NIC_BYTES_PER_S = 25e9 / 8 * 0.919
@@ -99,25 +97,6 @@ def test_a_dense_exchange_takes_the_time_of_its_bytes_after_forward() -> None:
         assert nic_s + FORWARD_S < tuned(name)[0] < 1.04 * (nic_s + FORWARD_S + OPTIMIZER_S)
     assert tuned("HSDP")[0] == pytest.approx(tuned("DDP bf16")[0], rel=0.02)
     assert tuned("DDP bf16")[0] == pytest.approx(1.97, rel=0.02)
-
-
-def test_full_sharding_gathers_twice_all_but_the_root_and_is_bound_by_the_nic() -> None:
-    step = StepTimer(scenario()).prepared.step
-    root_bytes = 2 * sum(one.num_elements for one in step.tensors if not block_of(one.name))
-    nic_bytes = OF_ALL_RANKS * (3 * gradient_bytes() - root_bytes)
-    result = simulate(replace(scenario(), strategy=FullShard())).result
-    assert result.nic_bytes_per_node == pytest.approx(nic_bytes, rel=PADDING)
-    assert nic_bytes / NIC_BYTES_PER_S < result.iteration_s < nic_bytes / NIC_BYTES_PER_S + 0.1 * COMPUTE_S
-    assert result.iteration_s == pytest.approx(2.8, rel=0.03)
-
-
-def test_local_steps_share_the_time_of_an_exchange() -> None:
-    exchange_s = BETWEEN_NODES * 2 * gradient_bytes() / NIC_BYTES_PER_S
-    # Where a worker shards its model in the node, its optimizer takes an eighth.
-    least_s = COMPUTE_S - OPTIMIZER_S + exchange_s / 50
-    assert least_s < tuned("DiLoCo 50")[0] < COMPUTE_S + 1.1 * exchange_s / 50
-    assert tuned("DiLoCo 50")[0] == pytest.approx(0.61, rel=0.05)
-    assert COMPUTE_S - OPTIMIZER_S < tuned("streaming DiLoCo 100")[0] < COMPUTE_S
 
 
 def test_one_bit_hides_behind_backward_but_for_its_kernels() -> None:

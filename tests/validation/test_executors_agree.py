@@ -163,21 +163,6 @@ def test_nccls_all_reduce_takes_the_fitted_closed_form(num_nodes, ranks_per_node
     assert run_folded(network, chosen, message_bytes) == pytest.approx(min(each_s), rel=REL)
 
 
-REFERENCE = [  # ranks, flat ring s, hierarchical s: 440e6 bytes, reference cluster (docs/explanation/network.md)
-    (64, 0.693630, 0.618644),
-    (512, 0.707735, 0.696204),
-    (4096, 0.744778, 0.710309),
-]
-
-
-@pytest.mark.parametrize(("ranks", "flat_s", "hierarchical_s"), REFERENCE)
-def test_one_all_reduce_takes_the_reference_times_within_10_ppm(ranks, flat_s, hierarchical_s):
-    network = topology(ranks // 8, 8)
-    world = network.group("world")
-    assert run_folded(network, ring.all_reduce(world), 440e6) == pytest.approx(flat_s, rel=1e-5)
-    assert run_folded(network, ring.hierarchical_all_reduce(world), 440e6) == pytest.approx(hierarchical_s, rel=1e-5)
-
-
 def test_the_mean_latency_of_a_flat_ring_is_that_of_nccls_cost_model():
     """NCCL: (2(n-1) - 2(N-1)) intra + 2(N-1) inter for n ranks on N nodes (src/graph/tuning.cc), here for n >> 1."""
     network = topology(64, 8, Calibration(flat_ring_latency="mean"))

@@ -98,21 +98,6 @@ def test_table_1_is_predicted_from_few_nodes(nodes: tuple[int, ...], before: flo
     assert np.mean(errors(*nodes, upon=base())) == pytest.approx(after, abs=0.003)
 
 
-def test_points_of_the_base_move_by_half_of_what_one_number_of_nodes_does_and_by_two_thirds_of_two() -> None:
-    before = bandwidths(fig_5a().table["by_nodes"])
-    assert list(before) == [2, 4, 8, 16, 32, 64]
-    for nodes in ((2,), (2, 4)):
-        measured = fitted(table_1(*nodes), START, 1e-9).table
-        known = bandwidths(measured["by_nodes"])
-        moves = [np.log(known[one] / before[one]) for one in nodes]
-        factor = np.exp(len(nodes) / (len(nodes) + 1) * np.mean(moves))
-        found = bandwidths(merged_calibration.lay_over(measured, base())["by_nodes"])
-        assert list(found) == list(before)
-        assert {one: found[one] for one in nodes} == known
-        others = [one for one in before if one not in nodes]
-        assert [found[one] for one in others] == pytest.approx([before[one] * factor for one in others], rel=1e-3)
-
-
 MEASURED: Table = {"inter_node": {"efficiency": 0.4}, "by_nodes": [{"nodes": 4, "efficiency": 0.4}]}
 GIVEN: Table = {"by_nodes": [{"nodes": 2, "efficiency": 0.9, "latency": "5 us"}]}
 

@@ -7,7 +7,7 @@ import typing
 import pytest
 from msgspec.structs import replace
 
-from simnet.analysis import tuned_steps, whatif, workers
+from simnet.analysis import tuned_steps, whatif
 from simnet.analysis.advice import Advice
 from simnet.analysis.advise import advise
 from simnet.analysis.convergence import shipped
@@ -87,19 +87,6 @@ class TestRanking:
         assert all("needs the shapes of the tensors" in reason for reason in left_out.values())
         assert {system.name for system in advice.systems} == {*SYSTEMS, "DDP fp32", "DDP bf16"} - set(left_out)
         assert "1-bit SGD, EF-SignSGD, TernGrad, Power" in str(ranking_page(advice))
-
-    @pytest.mark.slow
-    def test_the_advice_is_the_same_for_any_number_of_processes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        workload = Workload(gradient_bytes=Size(4e7), forward_s=Duration(0.01), backward_s=Duration(0.02))
-        calibration = replace(FAST_CODEC, intervals={"memory_bandwidth": (0.5, 2.0)})
-        asked = scenario(workload=workload, calibration=calibration, draws=20)
-        names = ["Marsit", "TernGrad", "BinSGDM", "SignSGD"]
-        alone = advise(asked, names=names)
-        monkeypatch.setattr(workers, "PROBE_S", 0.0)
-        monkeypatch.setattr(workers, "WORKERS_PAY_S", 0.0)
-        done: list[int] = []
-        assert advise(asked, names=names, jobs=2, progress=done.append) == alone
-        assert (len(alone.left_out), done) == (1, [1] * 4)
 
 
 class TestBound:

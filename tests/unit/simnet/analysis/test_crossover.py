@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from simnet.analysis.crossing import bisect, bisect_by_guesses, transitions
+from simnet.analysis.crossing import bisect, bisect_by_guesses
 from simnet.analysis.crossover import Crossover, search
 from simnet.engine.result import RunResult
 from simnet.engine.scenario import Scenario, load_experiment
@@ -218,7 +218,3 @@ def test_a_smooth_function_is_asked_less_often_than_by_halving(tolerance: float,
     bisect_by_guesses(10.0, 25.0, tolerance, excess)
     assert len(asked) <= most
     assert len(asked) == len(set(asked))
-
-
-def test_only_neighbours_that_differ_are_changes() -> None:
-    assert transitions([1, 2, 3, 4, 5], lambda value: value in (2, 3)) == [(1, 2), (3, 4)]

@@ -2,23 +2,16 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import time
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from simnet.analysis import journal, sweeps
-from simnet.analysis.journal import NAME, Journal
-from simnet.analysis.sweeps import points_of
-from simnet.engine.scenario import load_experiment
-from tests.helpers.journals import Row, num_written, rows
+from tests.helpers.journals import num_written, rows
 from tests.helpers.scenario_samples import pod, write
 
 ROOT = Path(__file__).parents[4]
@@ -31,7 +24,6 @@ main()
 """
 # No nodes are refused: the points without any are skipped, and stand in the journal as well.
 SOME = {"cluster.num_nodes": list(range(41)), "workload.batch_per_rank": [1, 2]}
-MANY = SOME | {"workload.batch_per_rank": [1, 2, 3, 4]}
 
 
 def _started(command: list[str], out: Path) -> subprocess.Popen[str]:
@@ -114,43 +106,3 @@ def test_an_interrupt_says_how_to_resume_and_exits_130(command: list[str], tmp_p
     _, printed = process.communicate(timeout=LONGEST_S)
     assert process.returncode == 130
     assert printed.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
-
-
-KILLS = 13
-
-
-@pytest.mark.slow
-def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep is killed thirteen times, each time somewhere between two of its points or in the midst of one."""
-    monkeypatch.setattr(sweeps, "PART_S", 0)
-    monkeypatch.setattr(journal, "COMMIT_S", 0.01)
-    path = str(write(tmp_path / "pod.toml", pod(sweep=MANY)))
-
-    def sweep(out: Path) -> list[bytes]:
-        """Return the results, or simulate until killed."""
-        experiment = load_experiment(path)
-        with Journal(out) as kept:
-            whole = sweeps.Sweep(points_of(experiment), kept)
-            whole.simulate()
-            return [msgspec.json.encode(result, enc_hook=str) for result in whole.results()]
-
-    expected = sweep(tmp_path / "whole")
-    start = time.perf_counter()
-    sweep(tmp_path / "timed")
-    usual_s = time.perf_counter() - start
-    out, draw = tmp_path / "out", random.Random("kills")
-    counts, before = [], set[Row]()
-    for _ in range(KILLS):
-        process = get_context("fork").Process(target=sweep, args=(out,))
-        process.start()
-        time.sleep(draw.uniform(0, usual_s / 6))
-        process.kill()
-        process.join(LONGEST_S)
-        kept_rows = rows(out) if (out / NAME).exists() else []
-        assert len({row.key for row in kept_rows}) == len(kept_rows)
-        assert before <= set(kept_rows)
-        before = set(kept_rows)
-        counts.append(len(kept_rows))
-    assert sum(0 < count < len(expected) for count in counts) >= 3, counts
-    assert sweep(out) == expected
-    assert set(rows(out)) == set(rows(tmp_path / "whole"))

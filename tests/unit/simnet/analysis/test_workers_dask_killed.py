@@ -1,4 +1,4 @@
-"""Sweeps on a real scheduler of Dask: workers, the client and the scheduler are killed in mid-sweep."""
+"""Sweeps on a real scheduler of Dask: workers and the scheduler are killed in mid-sweep."""
 
 import signal
 import subprocess
@@ -91,30 +91,6 @@ def test_a_killed_worker_loses_and_doubles_nothing(
     assert finished < NUM_POINTS
     assert len(_keys(tmp_path)) == len(set(_keys(tmp_path))) == NUM_POINTS
     assert _results(tmp_path) == expected
-
-
-def test_a_killed_client_is_resumed_by_another(
-    scenario: Path, dask: DaskProcesses, expected: list[bytes], tmp_path: Path
-) -> None:
-    killed = _started(scenario, dask, tmp_path)
-    killed.kill()
-    killed.communicate()
-    finished = len(_keys(tmp_path))
-    assert finished < NUM_POINTS
-    code, printed = _ended(_begun(scenario, dask.address, tmp_path))
-    assert code == 0, printed
-    assert f"{NUM_POINTS} points in " in printed
-    assert f", {NUM_REFUSED} of them refused, {finished} of them finished before" in printed
-    assert len(_keys(tmp_path)) == len(set(_keys(tmp_path))) == NUM_POINTS
-    assert _results(tmp_path) == expected
-
-
-def test_an_interrupt_says_how_to_resume(scenario: Path, dask: DaskProcesses, tmp_path: Path) -> None:
-    interrupted = _started(scenario, dask, tmp_path)
-    interrupted.send_signal(signal.SIGINT)
-    code, printed = _ended(interrupted)
-    assert code == 130
-    assert printed.strip() == "simnet: sweep: interrupted; the same command resumes from the finished points"
 
 
 def test_a_killed_scheduler_is_told_in_a_sentence_and_the_sweep_goes_on_without_it(

@@ -208,16 +208,6 @@ def test_whatever_is_given_in_place_of_an_argument_only_an_own_error_comes_out(
     assert tried > 4_900
 
 
-def test_a_bare_error_or_a_message_that_steers_a_terminal_would_be_found() -> None:
-    def refuse() -> None:
-        error = simnet.SimnetError("")
-        error.args = ("\x1b[31m",)
-        raise error
-
-    assert fault_of(lambda: {}["key"]) == "KeyError \"'key'\""
-    assert str(fault_of(refuse)).startswith("message")
-
-
 def test_every_argument_of_every_public_function_is_tried(calls: dict[str, Call]) -> None:
     tried = {name: set(right) for name, (_, right) in calls.items()}
     tried["validate"] |= tried["validate own"]

@@ -17,9 +17,8 @@ from simnet.calibration.sources import Content, Kind, Sources
 from simnet.cluster.kernel_times import KernelTime
 from simnet.core.files import gunzipped
 from simnet.strategies.base import every_kernel
-from simnet.traces import kineto
 from simnet.validation import shipped_parts
-from tests.helpers.golden import GLOO, IPERF3
+from tests.helpers.golden import IPERF3
 from tests.helpers.measurement_samples import measurements, setup
 from tests.helpers.refusals import refused
 
@@ -168,28 +167,6 @@ def test_what_iperf3_has_not_measured_is_refused(change: dict[str, object], mess
         iperf3.fit_goodput({**read(IPERF3), **change}, HERE, shipped_parts.cluster("generic_25gbit"))
 
 
-def test_a_trace_of_gloo_tells_steps_phases_and_messages() -> None:
-    trace = kineto.parse(read(GLOO), GLOO)
-    assert (trace.backend, trace.world_size, trace.gpu, len(trace.steps)) == ("gloo", 2, "", 3)
-    assert trace.reduced_bytes == 4 * (256 * 512 + 512 + 512 * 64 + 64)
-    assert trace.median_s("step_s") == pytest.approx(16.148e-3, rel=1e-3)
-    for step in trace.steps:
-        assert step.forward_s + step.backward_s + step.optimizer_s < step.step_s
-        assert 0 <= step.overlapped_s <= min(step.communication_s, step.compute_s)
-
-
-def test_a_trace_of_nccl_is_read_on_the_clock_of_the_gpu() -> None:
-    trace = kineto.parse(NCCL, HERE)
-    (step,) = trace.steps
-    assert (trace.gpu, trace.backend, trace.world_size) == ("NVIDIA H200", "nccl", 8)
-    found = (step.step_s, step.forward_s, step.backward_s, step.optimizer_s, step.compute_s, step.communication_s)
-    assert found == pytest.approx((1e-3, 2e-4, 4e-4, 1e-4, 7e-4, 2e-4))
-    assert step.overlapped_s == pytest.approx(1e-4)
-    assert [(one.collective.name, one.collective.in_bytes) for one in step.collectives if one.collective] == [
-        ("allreduce", 2000)
-    ]
-
-
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
@@ -219,9 +196,3 @@ def test_a_further_kind_is_a_row_and_its_reader(tmp_path: Path) -> None:
     assert calibration_file.merge(parts, {}) == {"inter_node": {"efficiency": 0.5}}
     with refused("give a table of OSU"):
         sources.read([IPERF3], [kind])
-
-
-def test_a_trace_without_steps_is_refused() -> None:
-    for events, message in (([], "no ProfilerStep"), ([{"ph": "X", "name": "a"}], "without name, ts or dur")):
-        with refused(message):
-            kineto.parse({"traceEvents": events}, HERE)

@@ -193,30 +193,6 @@ def rows_of(stdout: str) -> list[Comparison]:
     ]  # fmt: skip
 
 
-def test_dense_steps_of_1_bit_adam_on_8_and_16_gpus_predict_32_to_256(tmp_path: Path) -> None:
-    known = write(tmp_path / "steps.csv", fig5a("Adam", 4, 8, 16) + fig5a("1-bit Adam", 4), 16)
-    others = write(tmp_path / "rest.csv", fig5a("Adam", 32, 64, 128, 256), 16)
-    trained = ("--experiment", "one_bit_adam_end_to_end", "--base", "v100_tcp_estimate")
-    mine = tmp_path / "mine.toml"
-    done = run("calibrate", known, "--hold-out", others, *trained, "--format", "json", "-o", str(mine))
-    assert done.exit_code == 0, done.output
-    rows = rows_of(done.stdout)
-    predicted = [one for one in rows if one.role == "held out"]
-    assert len(predicted) == 4
-    assert mean_error(predicted) < 0.10
-    assert mean_error([one for one in rows if one.role == "fitted"]) < 1e-3
-    written = tomllib.loads(mine.read_text())
-    assert [point["nodes"] for point in written["by_nodes"]] == [2, 4]
-    assert written["kind"] == "estimate"
-    assert written["memory_bandwidth"] == "900 GB/s"
-    assert written["intervals"]["memory_bandwidth"] == [0.75, 1.0]
-    assert written["intervals"]["codec_efficiency"][0] > 0.8
-    told = [(one["num_nodes"], one.get("nic"), one["measured"]) for one in written["fitted_to"]]
-    assert told == [(1, None, ["training"]), (2, "40 Gbit/s", ["training"]), (4, "40 Gbit/s", ["training"])]
-    told = run("simulate", "one_bit_adam_end_to_end", "--set", f"calibration={mine}", "--draws", "50")
-    assert "measured on 2, 4 nodes, not on 16" in " ".join(told.stdout.split())
-
-
 def test_bsp_rows_of_hkbu_on_8_gpus_predict_16_and_32_and_make_a_workload(tmp_path: Path) -> None:
     rows = [one for one in hkbu.rows(hkbu.ETHERNET, method=hkbu.BSP) if one.model == "BERT-Base"]
     batch = int(rows[0].batch_per_gpu)

@@ -2,20 +2,14 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 import simnet
 from simnet.analysis.advice import Advice
-from simnet.core import files
-from simnet.core.units import format_bytes, format_seconds
 from simnet.report import comparison_charts
-from simnet.report.advice import advice_page
-from simnet.strategies.calls import calls, with_bucket_views
 from tests.helpers import cli as helpers
 from tests.helpers.advise_samples import GBIT, advised, row
 from tests.helpers.scenario_samples import pod, write
@@ -99,83 +93,6 @@ def test_a_time_to_target_is_written_and_the_axes_of_an_experiment_are_said_not_
     assert note in helpers.run("time-to-target", "straggler", curves, *at, "--same-task").stderr
     of_one = helpers.run("time-to-target", "bert_base_10gbit", curves, *at, "--same-task")
     assert "note: this is one point" not in of_one.stderr
-
-
-@pytest.mark.slow
-def test_a_large_model_is_answered_in_32_lines_with_all_that_was_asked() -> None:
-    settings = {"workload": "llama_3b", "cluster.gpu": "H100-80GB", "cluster.inter_node.bandwidth": "50 Gbit/s"}
-    advice = simnet.advise("what_to_use", settings, samples=3e6, price_per_gpu_hour=2.5, draws=20)
-    lines = str(advice.page()).splitlines()
-    assert len(lines) <= 32
-    assert max(map(len, lines)) <= 100
-    text = " ".join(" ".join(lines).replace(" # ", " ").split())
-    for trace in ("lr=0.7 * lr", *traces(advice)):
-        assert trace in text, trace
-
-
-ASKED: list[dict[str, Any]] = [
-    {"samples": samples, "price_per_gpu_hour": price, "micro_batches": count, "kind": kind}
-    for samples, price in ((None, None), (1e3, None), (3e6, 2.5), (7.5e12, 0.01), (3e9, 1e4))
-    for count, kind in ((1, "estimate"), (4, "measured"), (1, "ideal"), (16, "derived"))
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(files.names("experiments")) - {"failing_nodes"}))  # which is not ranked
-def test_what_was_asked_for_memory_inputs_and_doubts_always_show(name: str) -> None:
-    """Settings that change no step are put into one advice, so that only what is written is made again."""
-    settings = {"run.iterations": 2} if name in {"as_it_is", "flapping_nic", "jitter"} else {}  # fewer than their own
-    found = simnet.advise(name, settings, systems=["BinSGDM", "FSDP bf16", "DiLoCo 30 1-bit"], draws=0)
-    for asked in ASKED:
-        scenario, kind = found.scenario, asked["kind"]
-        run = replace(scenario.run, grad_accumulation=asked["micro_batches"], global_batch=None)
-        calibration = replace(scenario.calibration, kind=kind, gpu="another GPU")
-        scenario = replace(scenario, run=run, calibration=calibration)
-        advice = replace(
-            found, scenario=scenario, samples=asked["samples"], price_per_gpu_hour=asked["price_per_gpu_hour"]
-        )
-        page = str(advice_page(advice))
-        assert max(map(len, page.splitlines())) <= 100
-        for trace in traces(advice):
-            assert trace in " ".join(page.replace(" # ", " ").split()), (asked, trace)
-
-
-def traces(advice: Advice) -> Iterator[str]:
-    """Yield what a page must hold of its options, of memory, of inputs and of doubts."""
-    used, scenario = advice.used, advice.scenario
-    if advice.samples is not None:
-        yield f"{advice.samples:,.3g} samples in {advice.days(used):,.3g} days"
-    if advice.price_per_gpu_hour is not None:
-        yield f"{advice.cost(used):,.0f} at {advice.price_per_gpu_hour:g} per GPU hour"
-    if scenario.grad_accumulation > 1:
-        yield f" per GPU x {scenario.grad_accumulation} (simulated)"
-    if used.memory is not None:
-        yield format_bytes(used.memory.total_bytes)
-        yield from [f" of {format_bytes(used.memory.gpu_bytes)}"] if used.memory.gpu_bytes else []
-        yield from used.memory.unknown
-    mfu = advice.mfu(used)
-    yield from [] if mfu is None else [f"MFU {100 * mfu:.1f} %"]
-    yield f"({scenario.calibration.kind}"
-    if scenario.cluster.gpu:
-        yield f"of {scenario.calibration.gpu}, not {scenario.cluster.gpu}"
-    yield from (f"{one.speedup:.2f}x with {one.micro_batches}" for one in advice.accumulated)
-    if advice.iterations:
-        yield f"medians of {advice.iterations} steps"
-        yield "Tail: by the 95th percentile "
-    lines = calls(used.strategy, scenario.workload)
-    lines = with_bucket_views(lines) if used.batches.gradient_as_bucket_view else lines
-    yield from (" ".join(line.removeprefix("# ").split()) for line in lines)
-    if scenario.calibration.kind != "measured" or scenario.cluster.gpu:
-        yield "measured"
-    if used.needs_training:
-        yield "trained small only"
-    if advice.usable is not None:
-        yield format_seconds(advice.usable.iteration_s)
-    yield from (
-        doubt
-        for doubt in ("within uncertainty", "kernels not timed", "convergence unknown")
-        if doubt in {one.system.verdict for one in advice.choices}
-    )
 
 
 def test_the_speed_of_a_language_model_is_told_in_tokens_too() -> None:

@@ -67,7 +67,7 @@ def test_a_refusal_is_one_line_of_at_most_500_characters(text: str, capsys: pyte
         "simulate {file} --format {bad}", "simulate no/{bad}.toml", "{bad}", "simulate {named}", "show {named}",
         "check {named} {bad}", "calibrate {named} {bad}", "validate {named} {bad}", "validate --published --set {bad}",
         "plot {bad} -o x", "list {bad}", "race {file} {bad}", "advise {file} --systems {bad}",
-        "crossover {file} --over {bad} --from 1 --to {bad}", "lab report {bad}", "lab run {bad}.toml -o x",
+        "crossover {file} --over {bad} --from 1 --to {bad}",
     ],
 )  # fmt: skip
 def test_no_command_prints_what_steers_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:

@@ -10,7 +10,6 @@ import tomli_w
 
 import simnet
 from simnet.engine.scenario import build
-from tests.helpers import step_files
 from tests.helpers.cli import BANDWIDTH, assert_refused, run
 from tests.helpers.refusals import refused
 from tests.helpers.scenario_samples import pod, write
@@ -55,7 +54,6 @@ def test_lost_time_is_told_in_the_table_and_in_json_that_is_read_back(file: str,
 
 SLOW = {"kind": "slow_rank", "node": 0, "compute_slowdown": 1.5}
 JITTER = {"kind": "compute_jitter", "cv": 0.1}
-WINDOW = {"kind": "slow_link", "place": 0, "rate": 0.5}
 
 
 @pytest.fixture
@@ -105,39 +103,6 @@ def test_what_does_not_fit_is_refused_alike_in_a_shell_and_in_python(
     output = tmp_path / "result.json"
     assert_refused(run("simulate", path, *given, "--format", "json", "-o", str(output)), message)
     assert not output.exists()
-
-
-ALL_KINDS = [
-    SLOW, JITTER, {"kind": "collective_jitter", "cv": 0.1}, {"kind": "pause", "pause": "1 ms", "every": 2},
-    {**WINDOW, "to": "20 ms", "every": "50 ms"}, {"kind": "added_latency", "added": "1 us"},
-    {"kind": "background_traffic", "share": 0.1},
-    {"kind": "packet_loss", "probability": 1e-4, "round_trip": "100 us"},
-    {"kind": "other_nodes", "at_nodes": [1], "nic_slowdown": 2.0},
-    {"kind": "node_failure", "mean_time_between": "1000 h", "checkpoint": "1 min", "restart": "5 min"},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", ["fsdp", "hsdp", "local_sgd", "diloco", "binsgdm", "recorded"])
-def test_strategies_of_all_families_meet_all_kinds_of_faults(kind: str, path: str, tmp_path: Path) -> None:
-    tensors = [{"shape": [64, 64], "name": f"layers.{one}.weight"} for one in range(4)]
-    changes = {
-        "strategy": {"kind": kind, **({"file": str(tmp_path / "step.json")} if kind == "recorded" else {})},
-        "cluster.faults": ALL_KINDS, "run.iterations": 20, "run.draws": 0,
-        "workload": {"tensors": tensors, "forward": "4 ms", "backward": "8 ms", "optimizer": "1 ms"},
-    }  # fmt: skip
-    recorded = step_files.step(step_files.layout(step_files.ddp(), 2, 2), compute="timed")
-    step_files.write(tmp_path / "step.json", recorded)
-    found = simnet.simulate(path, changes).result
-    usual = simnet.simulate(path, {**changes, "cluster.faults": []}).result
-    assert found.p95_s >= found.p50_s > 1.4 * usual.iteration_s
-    assert found.availability is not None
-
-
-@pytest.mark.slow
-def test_a_hundred_faults_at_once_are_taken(path: str) -> None:
-    many = [{"kind": "compute_jitter", "cv": 0.01, "ranks": [number % 4]} for number in range(50)]
-    many += [{"kind": "pause", "pause": "1 ms", "probability": 0.01, "ranks": [number % 4]} for number in range(50)]
-    assert simnet.simulate(path, {"cluster.faults": many, "run.draws": 0}).result.fidelity == "grouped"
 
 
 def test_amounts_and_places_of_faults_are_swept_and_points_that_do_not_fit_are_skipped(

@@ -1,10 +1,7 @@
 """NCCL's all-reduce: where it is the default, what it loads, and what it shares."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-import simpy
 from msgspec.structs import replace
 
 from simnet.analysis import whatif
@@ -16,7 +13,6 @@ from simnet.collectives import algorithms, broadcast, link_loads
 from simnet.core import lanes
 from simnet.core.units import Bandwidth
 from simnet.engine import intervals
-from simnet.engine.every_send import Exact
 from simnet.engine.prepared_scenario import StepLanes
 from simnet.engine.scenario import RunSettings
 from simnet.engine.simulation import simulate
@@ -164,25 +160,6 @@ def test_a_system_takes_at_each_bandwidth_the_protocol_that_is_fastest_there() -
     there = [whatif.at_bandwidth(asked, 10.0**power) for power in range(4, 17)]
     alone = [simulate(at_rate).result.iteration_s for at_rate in there]
     assert StepLanes(there).of(gathering) == pytest.approx(alone)
-
-
-def test_two_all_reduces_share_the_links() -> None:
-    network = topology(4, 2, FITTED)
-    schedule, size = algorithms.nccl_all_reduce(network.group("world"), "tree", "Simple"), 1e8
-    env = simpy.Environment()
-    executor = Exact(env, network)
-    ends: list[float] = []
-
-    def rank(number: int, sequence: int) -> Any:
-        _, end_s = yield from executor.run(number, sequence, schedule, size)
-        ends.append(end_s)
-
-    for sequence in range(2):
-        for number in range(network.world_size):
-            env.process(rank(number, sequence))
-    env.run()
-    alone_s, latency_s = run_folded(network, schedule, size), link_loads.lower_bound_s(network, schedule)
-    assert max(ends) == pytest.approx(latency_s + 2 * (alone_s - latency_s))
 
 
 def test_a_slow_nic_slows_the_whole_pipeline() -> None:

@@ -1,6 +1,5 @@
 """Calibrations drawn from intervals, the intervals of results that follow, and what a result hangs on."""
 
-import json
 import math
 
 import pytest
@@ -234,26 +233,6 @@ def test_a_result_is_sensitive_to_what_changes_it_at_the_ends_of_its_interval() 
     effects = [influence.effect(many.speedup) for influence in many.sensitive_to]
     assert len(effects) > 2
     assert effects == sorted(effects, reverse=True)
-
-
-@pytest.mark.slow
-def test_the_command_draws_names_what_counts_most_and_plot_draws_it(tmp_path):
-    runner, run = CliRunner(), tmp_path / "run.json"
-    shown = runner.invoke(cli, ["simulate", "bert_base_10gbit"]).stdout
-    assert "90 % interval" in shown
-    assert "most sensitive to: " in shown
-    silent = runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0"]).stdout
-    assert "90 % interval" not in silent
-    assert "hangs on" not in silent
-    runner.invoke(cli, ["simulate", "bert_base_10gbit", "--format", "json", "-o", str(run)])
-    assert json.loads(run.read_text())["hangs_on"][0]["key"].startswith("calibration.")
-    drawn = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path)])
-    assert drawn.exit_code == 0, drawn.output
-    assert (tmp_path / "hangs_on.png").read_bytes().startswith(b"\x89PNG")
-    runner.invoke(cli, ["simulate", "bert_base_10gbit", "--draws", "0", "--format", "json", "-o", str(run)])
-    refused = runner.invoke(cli, ["plot", str(run), "-o", str(tmp_path), "--figure", "hangs_on"])
-    assert refused.exit_code == 2
-    assert "'hangs_on': needs intervals" in refused.output
 
 
 def test_a_run_rank_by_rank_says_that_it_has_no_intervals():

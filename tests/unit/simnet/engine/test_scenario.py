@@ -12,14 +12,11 @@ from msgspec.structs import replace
 
 from simnet.cluster.hardware import Calibration, Cluster, Fabric, Link, LinkCalibration, SlowNode
 from simnet.cluster.kernel_times import KernelTime
-from simnet.core import schema
 from simnet.core.units import Bandwidth, Duration, Size
-from simnet.engine.result import RunResult, to_json
 from simnet.engine.scenario import RunSettings, Scenario, build, check_part, load, load_experiment, to_dict
 from simnet.strategies import BinSGDM, DenseAllReduce, OneBitAdam, PowerSGD
 from simnet.workload.workload import ComputeTime, Gradient, Workload
 from tests.helpers.refusals import refused
-from tests.helpers.report_samples import run_result
 from tests.helpers.scenario_samples import SWEEP, pod, write
 
 TEXT = st.text(max_size=8)
@@ -190,15 +187,6 @@ def test_a_result_of_simulate_is_a_scenario_again_and_those_of_a_sweep_are_none(
     path.write_text(json.dumps({"format": 1, "axes": [], "points": []}))
     with refused("result.json: results of a sweep, not ", ": simnet report "):
         load(str(path))
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("world_size", 7), ("speedup", 0.0), ("result", {}), ("intervals", {"speedup": [1.0]})]
-)
-def test_what_no_figure_can_be_drawn_of_is_refused_wherever_it_is_read(key: str, value: object) -> None:
-    data = json.loads(to_json(run_result().without_spans())) | {key: value}
-    with refused(key, start="result: "):
-        schema.decode(RunResult, json.dumps(data).encode(), "result")
 
 
 @pytest.fixture

@@ -175,18 +175,6 @@ def test_auto_takes_the_fastest_that_nccl_has_and_any_the_fastest_of_all(name, o
     assert name != "any" or beyond, "on this cluster an algorithm that NCCL does not have is the fastest"
 
 
-@pytest.mark.parametrize("slow", [SlowNode(node=1, compute_slowdown=1.5), SlowNode(node=2, nic_slowdown=3.0)], ids=str)
-def test_a_slow_node_holds_all_back_and_is_simulated_as_of_another_group(slow):
-    slowed = simulate(scenario(num_nodes=3, ranks_per_node=2, slow_nodes=(slow,))).result
-    even = simulate(scenario(num_nodes=3, ranks_per_node=2)).result
-    assert (slowed.fidelity, even.fidelity) == ("grouped", "folded")
-    exact = simulate(
-        scenario(num_nodes=3, ranks_per_node=2, slow_nodes=(slow,), run=RunSettings(fidelity="exact"))
-    ).result
-    assert slowed.iteration_s == pytest.approx(exact.iteration_s, rel=1e-9)
-    assert slowed.iteration_s > even.iteration_s * 1.03
-
-
 def test_oversubscription_slows_what_crosses_leaves_and_only_that():
     def seconds(oversubscription, nodes_per_leaf):
         fabric = leaves(nodes_per_leaf, oversubscription)
@@ -289,10 +277,6 @@ def test_polling_costs_the_square_of_the_sends_that_are_posted_at_once():
         sends = 4 * ranks_per_node - 1
         added_s = comm_s(ranks_per_node, 1e-6) - comm_s(ranks_per_node, 0.0)
         assert added_s == pytest.approx(sends**2 * 1e-6, rel=1e-6)
-
-
-def test_the_same_scenario_gives_the_same_result_to_the_bit():
-    assert simulate(scenario(BinSGDM(), 3, 4)) == simulate(scenario(BinSGDM(), 3, 4))
 
 
 def test_parameters_move_after_all_ranks_have_agreed_that_the_step_counts():

@@ -8,12 +8,9 @@ import pytest
 from pyarrow import parquet, types
 
 from docs import generate
-from simnet.analysis.sweeps import collect_results, expand, run
 from simnet.core.units import format_seconds
-from simnet.engine.result import to_json
-from simnet.engine.scenario import load_experiment
 from simnet.report import result_page, rows
-from simnet.report.frame import read_frame, write_parquet
+from simnet.report.frame import write_parquet
 from simnet.report.rows import Field, row, table
 from simnet.report.table import Table
 from tests.helpers.report_samples import run_result
@@ -69,13 +66,3 @@ def test_a_field_is_a_column_of_a_table_in_its_unit_with_a_dash_for_what_is_miss
 def test_the_reference_lists_every_field() -> None:
     listed = generate.rendered("files.md").partition("### columns")[2].partition("### memory")[0]
     assert [one.name for one in (*rows.OF_RUN, *rows.METRICS, *rows.LAST) if f"`{one.name}`" not in listed] == []
-
-
-def test_a_sweep_becomes_one_row_a_point_with_units_in_the_names(tmp_path: Path) -> None:
-    experiment = load_experiment("reference_ddp_step")
-    points = expand(experiment)
-    (tmp_path / "results.json").write_bytes(to_json(collect_results(experiment, points, run(points))))
-    frame = read_frame(tmp_path)
-    assert list(frame["cluster.num_nodes"]) == [8, 64]
-    assert frame["iteration_s"].tolist() == pytest.approx([0.669397, 0.756477], rel=1e-5)
-    assert frame["speedup"].dtype == float

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from simnet.report.sweep_page import refused_lines, sweep_page
+from simnet.report.sweep_page import sweep_page
 from tests.helpers.golden import assert_golden
 from tests.helpers.report_samples import sweep_document, sweep_of
 
@@ -135,21 +135,3 @@ def test_a_long_question_is_wrapped() -> None:
     lines = page({**small(), "question": question}).split("\n")
     assert lines[0].startswith("ours.toml names")
     assert max(map(len, lines[: lines.index("")])) <= 100
-
-
-def test_refused_points_are_told_up_to_a_number() -> None:
-    for count, more in ((0, 0), (1, 0), (10, 0), (12, 2)):
-        document = refused()
-        lines = refused_lines(sweep_of(document | {"refused": document["refused"][:count]}))
-        assert sum(f"{ACCUMULATION} = 8, workload = use x: because" in line for line in lines) == count - more
-        assert (f"  and {more} more: see 'refused' in results.json (-o DIR)" in lines) is bool(more)
-
-
-def test_no_text_can_steer_the_terminal() -> None:
-    bad = "\x1b]0;pwn\x07x\x00\u202e"
-    document = small() | {"question": bad}
-    for point in document["points"]:
-        point["scenario"]["workload"]["title"] = bad
-        point["notes"] = [bad]
-    assert page(document).count("?]0;pwn?x") > 2
-    assert all(line.isprintable() for line in page(document).splitlines())

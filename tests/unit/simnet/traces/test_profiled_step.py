@@ -179,6 +179,7 @@ DDP = traces.ddp(told=True)
         (DDP, {"comm_groups": Path("g.json")}, "--comm-groups: has no effect on a trace of torch.p"),
         (traces.trace(), {"ranks_per_node": 2}, "nothing was computed in the profiled step"),
         ({"traceEvents": []}, {}, "no ProfilerStep"),
+        ({"traceEvents": [{"ph": "X", "name": "a"}]}, {}, "an event without name, ts or dur"),
         (DDP | {"distributedInfo": {"world_size": 0}}, {}, "world_size: 0"),
     ],
 )
