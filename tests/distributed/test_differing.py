@@ -8,6 +8,8 @@ needs("torch")
 
 from tests.distributed import differing, refusing
 
+pytestmark = pytest.mark.slow  # its ranks take more than five seconds to start
+
 LAUNCHED = refusing
 
 WRONG = refusing.WRONG

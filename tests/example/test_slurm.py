@@ -45,6 +45,7 @@ def parsed(words: list[str]) -> click.Context:
     return command.make_context(words[1], words[2:], parent=above)
 
 
+@pytest.mark.slow
 def test_the_job_measures_one_gpu_the_network_and_a_training(tmp_path: Path) -> None:
     needs("torch")
     job = {"SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "gpu-[07-08]", "SLURM_JOB_ID": "42"}

@@ -68,6 +68,7 @@ def test_a_counted_workload_has_the_parameters_of_the_published_model(name: str)
     assert num_elements == NUM_ELEMENTS[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TORCH_ALONE)
 def test_counting_again_gives_the_shipped_file(name: str, tmp_path: Path) -> None:
     made = tmp_path / "made.toml"

@@ -64,6 +64,7 @@ def outcome(name: str) -> Outcome:
     return sets.run(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_set_with_a_target_meets_it_or_is_listed_as_missed(name: str) -> None:
     found = outcome(name)
@@ -152,6 +153,7 @@ def test_the_batch_of_hipress_follows_from_what_is_printed() -> None:
     assert hipress.printed_batches() == pytest.approx({"VGG19": 32.0, "BERT-Base": 32.0}, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_the_headlines_are_inside_the_band_and_the_batch_that_meets_each_is_named() -> None:
     found = outcome("binsgdm_band")
     assert {p.row.model: p.measured for p in found.predictions} == {"ResNet-50": 2.47, "BERT-Base": 6.26}
@@ -230,6 +232,7 @@ def test_the_same_nodes_have_the_same_pcie_on_both_networks_of_hkbu() -> None:
     assert ethernet == msgspec.structs.replace(infiniband, source=ethernet.source)
 
 
+@pytest.mark.slow
 def test_a_backward_slowdown_fitted_beside_slowed_links_is_none() -> None:
     assert hkbu.slowed_backward(hkbu.INFINIBAND, links_too=True).fitted.backward_slowdown == pytest.approx(1, abs=0.05)
 

@@ -44,6 +44,7 @@ def kernels(request: pytest.FixtureRequest, device: torch.device) -> Kernels:
     return select(request.param, device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("numel", SIZES)
 def test_kernels_have_the_bits_of_the_reference_at_any_size(

@@ -152,6 +152,7 @@ def test_one_system_with_two_settings_is_no_calibration(tmp_path: Path, monkeypa
         fitted(whole)
 
 
+@pytest.mark.slow
 def test_a_merge_is_timed_where_payloads_of_pieces_are_merged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RANK", raising=False)
     scattered, hierarchical = "qsgd:topology=scatter_reduce", "top_k:ratio=0.01,topology=hierarchical"

@@ -125,6 +125,7 @@ def test_a_store_that_does_not_answer_is_asked_once(store, monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 def test_ranks_do_not_wait_for_each_other_at_a_store_that_does_not_answer(store, monkeypatch):
     silent = type("Store", (), {"add": lambda *_: threading.Event().wait()})()
     monkeypatch.setattr(dist.distributed_c10d, "_get_default_store", lambda: silent)
@@ -199,6 +200,7 @@ def test_it_ends_when_another_rank_has_left_a_reason(groups, monkeypatch) -> Non
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
+@pytest.mark.slow
 def test_a_reason_that_a_rank_left_before_torchrun_started_all_again_is_not_read(groups, monkeypatch) -> None:
     groups[1].set(store_key("refused", "g"), "rank 2 refused: no")
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -206,6 +208,7 @@ def test_a_reason_that_a_rank_left_before_torchrun_started_all_again_is_not_read
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
+@pytest.mark.slow
 def test_it_names_the_ranks_that_do_not_wait_when_time_is_up(groups, monkeypatch) -> None:
     groups[1].set(store_key("waits", "g", 1), "1")
     groups[1].set(store_key("waits", "g", 2), "7")  # of an earlier step
@@ -223,6 +226,7 @@ def test_it_ends_with_the_store_which_a_process_had_that_is_gone(groups, monkeyp
         waiting(Work(ended=False), None, monkeypatch).wait(groups[0])
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_does_not_hold_the_wait_beyond_its_timeout(groups, monkeypatch) -> None:
     """Its process may be stopped; calls of a store have no timeout."""
     silent = type("Store", (), dict.fromkeys(("check", "get", "set"), lambda *_: threading.Event().wait()))()

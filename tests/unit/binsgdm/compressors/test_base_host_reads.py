@@ -51,6 +51,7 @@ def means(averagers: list[Averager], step: int, device: str) -> list[Any]:
     return means_of(averagers, gradients, step, ranks_per_node=WORLD)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_system_waits_for_a_gpu_no_more_than_is_known_and_computes_the_same_there(name: str) -> None:
     with pretended_device(uses_triton=True) as counts:

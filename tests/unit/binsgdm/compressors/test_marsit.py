@@ -100,6 +100,7 @@ def test_as_much_of_the_residual_is_delivered_as_its_decay_leaves(decay: float) 
     torch.testing.assert_close(estimate, wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_quadratic_is_minimized_though_ranks_disagree() -> None:
     centers, x = randn(4, 50), torch.full((50,), 3.0)
     residuals = torch.zeros(4, 50)

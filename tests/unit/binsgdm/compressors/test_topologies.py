@@ -89,6 +89,7 @@ def test_equal_gradients_of_a_node_change_nothing_by_being_averaged():
     torch.testing.assert_close(mean, (first + second) / 2, rtol=0, atol=3e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ef_sign_sgd", "one_bit_sgd", "top_k"])
 @pytest.mark.parametrize("layout", [(3, 1), (2, 2)])
 @pytest.mark.parametrize("topology", ["scatter_reduce", "hierarchical", "hierarchical_scatter_reduce"])

@@ -79,6 +79,7 @@ def check_serial(sample: Tensor) -> None:
         assert abs(chi_square(torch.bincount(pairs, minlength=4096).double())) < SIGMAS, f"pairs, lag {lag}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("check", [check_uniform, check_order, check_serial])
 def test_draws_of_consecutive_elements_are_uniform_and_independent(seed: int, check: Callable[[Tensor], None]) -> None:

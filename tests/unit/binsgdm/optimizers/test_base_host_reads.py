@@ -84,6 +84,7 @@ def assert_one_read_a_step(counts: PretendDevice, optimizers: Sequence[OneBitOpt
             assert not counts.blocking_uploads, f"step {step}: {counts.blocking_uploads}"
 
 
+@pytest.mark.slow
 def test_a_step_alone_has_one_host_read_on_any_device() -> None:
     for device in ("cuda", "cuda:1"):
         with pretended_device(uses_triton=device == "cuda:1") as counts:
@@ -123,6 +124,7 @@ def test_a_grad_scaler_adds_no_host_read_and_skips_as_on_the_cpu(make, scale: fl
         assert [optimizer.num_skipped for optimizer in pair] == [1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rounding", ["random", "shaped"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_every_scheme_has_one_host_read_a_rank_and_skips_what_one_scaler_found_as_on_the_cpu(
@@ -223,6 +225,7 @@ def give_back() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rounding", "least"), [("shaped", 10), ("random", 8)])
 @pytest.mark.parametrize(("ranks", "most"), [(1, MAX_BYTES), (4, MAX_BYTES_AMONG_OTHERS)])
 def test_an_optimizer_takes_few_bytes_a_parameter(rounding: str, least: int, ranks: int, most: int) -> None:

@@ -327,6 +327,7 @@ STATE = trained(LAST)[0].state_dict()
 WRONG = st.sampled_from([None, "x", -1, -5.0, float("nan"), float("inf"), [], {}, True, 10**400, torch.tensor([1.0])])
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_damaged_state_is_refused_in_a_sentence_or_taken_whole(data: Any) -> None:

@@ -40,6 +40,7 @@ def whole(model: Any) -> Any:
     return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script_method")  # of torch's own modules, which its compiler imports
 def test_a_compiled_step_draws_anew_in_each_step(mesh: Any) -> None:
     plain, compiled = sharded(mesh), sharded(mesh)

@@ -202,6 +202,7 @@ def test_what_fails_is_one_sentence_and_no_file(tmp_path, steps, end, sentence):
     assert not (tmp_path / "step.json").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -38,6 +38,7 @@ def build_of(kind: type[nn.Module]):
     return lambda: as_task((kind(), torch.ones(BATCH, WIDTH)))
 
 
+@pytest.mark.slow
 def test_a_chain_is_read_and_written_once():
     hidden, out = BATCH * WIDTH * FLOAT, BATCH * OUT * FLOAT
     work, plain = compiled_work(build_of(Chain)), without_memory(build_of(Chain))[0]

@@ -75,6 +75,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`torch.distributed._functional_collectives:FutureWarning")
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_without_memory_the_same_is_recorded(name):
@@ -125,6 +126,7 @@ def test_tied_weights_stay_tied_when_a_model_is_converted():
     recorded(script, fake=True)
 
 
+@pytest.mark.slow
 def test_a_clipped_step_of_fsdp2_holds_the_all_reduce_of_its_norm():
     recording = recorded(lambda: sharded(clips=True), fake=True)
     # A norm of every weight and every bias: their sum over the ranks is one message.

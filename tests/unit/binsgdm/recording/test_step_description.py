@@ -34,6 +34,7 @@ def allocated_by_forward(name: str) -> int:
     return sum(event.self_cpu_memory_usage for event in profiled.key_averages())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["cnn_400k", "transformer_1m"])
 def test_activations_are_what_a_real_forward_allocates(name):
     counted = BATCH * described(name)["memory"]["activations_per_sample"]
@@ -59,6 +60,7 @@ def test_autocast_keeps_parameters_and_computes_in_half():
     assert cast["work"]["forward_flops"] == plain["work"]["forward_flops"]
 
 
+@pytest.mark.slow
 def test_checkpoints_trade_activations_for_another_forward():
     plain, again = described("transformer_10m"), described("transformer_10m", checkpoint=True)
     assert again["memory"]["activations_per_sample"] < 0.6 * plain["memory"]["activations_per_sample"]

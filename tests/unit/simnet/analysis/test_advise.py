@@ -66,6 +66,7 @@ class TestRanking:
         assert said.startswith(f"{advice.best.label} pays: {speedup_text(advice.best.speedup.value)} ")
         assert "({:.2f} to {:.2f}) over tuned DDP, ".format(*advice.best.speedup.interval) in said
 
+    @pytest.mark.slow
     def test_dense_steps_are_counted_in_by_their_part(self) -> None:
         adam = row(advised("1-bit Adam"), "1-bit Adam")
         result = simulate(replace(scenario(), strategy=adam.strategy)).result
@@ -137,6 +138,7 @@ class TestCrossover:
         margin = ranked.speedup.interval[0] / ranked.speedup.value
         assert min(usual * margin, slow) == pytest.approx(PAYS, rel=2 * tuned_steps.TOLERANCE)
 
+    @pytest.mark.slow
     def test_the_curve_has_the_bandwidths_that_are_sold_and_slower_ones_each_tuned(self) -> None:
         here = scenario(gbit_per_s=8)
         curve = dict(row(advise(here, names=["BinSGDM"]), "BinSGDM").curve)
@@ -189,6 +191,7 @@ class TestCertainty:
         with_estimate = row(advised("SignSGD"), "SignSGD")
         assert with_estimate.speedup.if_kernels_slow == pytest.approx(alone.speedup.value)
 
+    @pytest.mark.slow
     def test_of_a_speedup_that_slow_kernels_undo_they_are_to_be_measured_first(self) -> None:
         advice = advised("BinSGDM", gbit_per_s=10, calibration=Calibration(memory_bytes_per_s=Bandwidth(40e9)))
         ranked = row(advice, "BinSGDM")
@@ -300,6 +303,7 @@ class TestTies:
 
 
 class TestUsable:
+    @pytest.mark.slow
     def test_a_call_that_refuses_clipping_comes_with_one_that_does_not_and_its_time(self) -> None:
         here = scenario()
         advice = advised("BinSGDM")
@@ -324,6 +328,7 @@ class TestUsable:
         assert advice.usable.iteration_s == pytest.approx(fastest_s)
         assert f"}}, {format_seconds(fastest_s)} (" in text
 
+    @pytest.mark.slow
     def test_on_a_cluster_with_faults_its_time_is_that_with_them(self) -> None:
         here = scenario()
         slow = replace(here.cluster, slow_nodes=(SlowNode(node=1, compute_slowdown=3.0),))
@@ -355,6 +360,7 @@ class TestDoubt:
         alone = advice.scenario.replace(**{"cluster.num_nodes": 1, "cluster.ranks_per_node": 1})
         assert "--proof" not in answer(replace(advice, scenario=alone))["Doubt"]
 
+    @pytest.mark.slow
     def test_of_what_was_measured_and_trained_here_nothing_is_said(self) -> None:
         advice = of_calibration(kind="measured", timed=True, compute="given", are_of_user=True)
         assert advice.best is not None

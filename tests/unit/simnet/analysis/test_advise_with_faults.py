@@ -37,6 +37,7 @@ def advised(*faults: Fault, **more: Any) -> Advice:
     return advise(asked(*faults, **more), names=chosen(SYSTEMS))
 
 
+@pytest.mark.slow
 def test_a_fault_that_changes_nothing_leaves_every_step_as_it_was() -> None:
     """Also where steps are not all alike: those of a dense stage, and the rounds of local steps."""
     names_ = chosen(("one_bit_adam", "Marsit", "local SGD 4", "DiLoCo 30", "streaming DiLoCo 100", "HSDP"))

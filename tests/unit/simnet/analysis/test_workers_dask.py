@@ -36,6 +36,7 @@ def client(dask: DaskProcesses) -> Iterator[Any]:
         yield connected
 
 
+@pytest.mark.slow
 def test_a_client_of_dask_simulates_and_is_left_open(dask: DaskProcesses, client: Any) -> None:
     worker = dask.add_worker()
     try:
@@ -69,6 +70,7 @@ def _changed(name: str, old: str, new: str) -> Callable[[Path], Path]:
     return install
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("install", "what"),
     [

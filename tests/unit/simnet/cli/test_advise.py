@@ -44,6 +44,7 @@ class TestFigure:
 
 
 class TestCommand:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("scenario_", "given"),
         [

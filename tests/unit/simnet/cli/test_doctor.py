@@ -78,6 +78,7 @@ def test_a_gpu_is_told_with_what_goes_with_it(monkeypatch: pytest.MonkeyPatch) -
     assert found("Triton").repair == "pip install triton"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("real_probe")
 def test_torch_is_really_asked() -> None:
     needs("torch")

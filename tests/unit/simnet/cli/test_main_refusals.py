@@ -295,6 +295,7 @@ def test_what_cannot_be_reported_is_one_line(line: str, message: str, here: Path
     refuse(line, message, here)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("never_simulated")
 def test_a_scheduler_that_has_no_address_and_a_pipe_for_parquet_are_one_line(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

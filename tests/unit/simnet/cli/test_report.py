@@ -24,6 +24,7 @@ def _little_around(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "MOST_NODES", 1)
 
 
+@pytest.mark.slow
 def test_the_page_of_a_scenario_says_how_to_repeat_it(tmp_path: Path) -> None:
     output = tmp_path / "report.html"
     result = run("report", BERT, "--set", "cluster.num_nodes=2", "--draws", "20", "--systems", "", "-o", str(output))
@@ -35,6 +36,7 @@ def test_the_page_of_a_scenario_says_how_to_repeat_it(tmp_path: Path) -> None:
     assert hashlib.sha256(path.read_bytes()).hexdigest() in text
 
 
+@pytest.mark.slow
 def test_the_page_of_a_sweep_is_made_of_its_files_alone(tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     swept = run("sweep", "speedup", "--set", "cluster.num_nodes=1,4", "--draws", "20", "-o", str(folder))
@@ -48,6 +50,7 @@ def test_the_page_of_a_sweep_is_made_of_its_files_alone(tmp_path: Path) -> None:
     assert "How much faster: ResNet-50" in pages[0]
 
 
+@pytest.mark.slow
 def test_the_json_of_a_run_is_reported_as_it_was_simulated(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     assert run("simulate", BERT, "--draws", "20", "--format", "json", "-o", str(path)).exit_code == 0
@@ -56,6 +59,7 @@ def test_the_json_of_a_run_is_reported_as_it_was_simulated(tmp_path: Path) -> No
     assert f"{written['speedup']:.2f}x (90 % interval" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_measured_steps_stand_beside_their_predictions_by_the_scenario_as_it_is_set(tmp_path: Path) -> None:
     measured = write(tmp_path / "t.json", [step(1.0, DENSE)])
     pages = []

@@ -227,6 +227,7 @@ def test_files_are_opened_in_one_place() -> None:
     assert callers(".open", "fdopen") >= {"simnet/core/files.py"}
 
 
+@pytest.mark.slow
 def test_text_becomes_data_in_one_place() -> None:
     assert callers("tomllib.loads", "json.loads", "json.load", "json.decode", "msgspec.convert") <= PARSERS
 

@@ -205,6 +205,7 @@ def test_the_largest_micro_batch_that_fits_is_taken_at_each_level_and_nothing_th
         assert not fits or simulate(there).result.iteration_s >= fastest_s * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_alternatives_that_fit_in_another_cut_are_ranked_beside_those_that_fit_as_small() -> None:
     advice = advise(small(), names=chosen(["BinSGDM", "fsdp", "zero1"]))
     assert all(system.may_fit for system in advice.systems)
@@ -294,6 +295,7 @@ def test_the_keys_of_a_repair_make_it() -> None:
         assert memory_fit.memory_of(made, made.strategy) == repair.memory
 
 
+@pytest.mark.slow
 def test_what_fits_in_no_way_is_ranked_last_as_takes_the_least_memory_and_has_no_speedup() -> None:
     asked = of_3_billion(optimizer=90.0)
     advice = advise(replace(asked, run=replace(asked.run, draws=0)), names=chosen(["ByteGrad", "fsdp", "BinSGDM"]))
@@ -317,6 +319,7 @@ def test_what_fits_in_no_way_is_ranked_last_as_takes_the_least_memory_and_has_no
     assert shown["micro-batch"] == "1 x 1, gradient_as_bucket_view=True, AdamW(fused=True)"
 
 
+@pytest.mark.slow
 def test_a_ranked_system_and_its_simulation_name_the_same_repair_and_its_call_shows_it() -> None:
     asked = of_3_billion()
     advice = advise(replace(asked, run=replace(asked.run, draws=0)), names=chosen(["ByteGrad", "fsdp", "one_bit_adam"]))

@@ -105,6 +105,7 @@ def test_a_table_of_thousands_of_rows_is_cut_and_says_so() -> None:
     assert len(text.encode()) < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_the_same_question_gives_the_same_bytes() -> None:
     scenario = simnet.load(BERT, DRAWS)
     with little_around():

@@ -232,6 +232,7 @@ def process(code: str, *, num_ranks: int = 0, limit_s: float = 20.0) -> tuple[st
     return reason, tail, seen
 
 
+@pytest.mark.slow
 def test_reports_of_progress_are_heard_and_a_part_is_done_when_all_its_processes_are():
     reason, _, seen = process("report(done=0.5); time.sleep(0.5); report(done=1.0)")
     assert not reason
