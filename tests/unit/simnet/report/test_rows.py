@@ -5,6 +5,11 @@ import io
 from pathlib import Path
 
 import pytest
+
+from tests.helpers.needs import needs
+
+needs("pyarrow")
+
 from pyarrow import parquet, types
 
 from docs import generate
