@@ -233,7 +233,7 @@ def system_fields(times: TimesToTarget) -> tuple[Field, ...]:
         Field("unmeasured_kernels", "", list, "kernels without a time or an estimate", of="unmeasured"),
         Field("kernels_without_time", "", str, "what kernels without a time rest on", of=kernels_of),
         Field("final", "", float, "last value of the metric"),
-        Field("first_step_extra_s", "s", float, "what the first step takes beside", of="cost.first_s"),
+        Field("first_step_extra_s", "s", float, "what the first step takes more than another", of="cost.first_s"),
         Field("step_s", "s", float, "step", of="cost.step_s"),
         Field("dense_step_s", "s", float, "step of the dense stage", of=lambda row: row.cost.dense_s or None),
     )
