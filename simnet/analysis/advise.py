@@ -217,7 +217,7 @@ class _Setting(TunedSteps):
         return Contender.of(strategy, self.here.of(strategy), memory, self.scenario.workload)
 
 
-Fitting = tuple[_Setting, Variants]
+CutVariants = tuple[_Setting, Variants]
 """Variants of a system, and how the batch is cut for them."""
 
 
@@ -268,13 +268,13 @@ class _Ranking:
             self._settings[key] = _Setting(scenario, self._num_draws)
         return self._settings[key]
 
-    def _candidates(self) -> dict[str, list[Fitting]]:
+    def _candidates(self) -> dict[str, list[CutVariants]]:
         """Return what the baseline is chosen from, as it fits."""
         known = reference_systems(self._scenario, lambda: self._systems)
         fitting = {name: cuts for name, variants in known.items() if (cuts := self._cuts(variants))}
         return fitting or {name: [self._least(variants)] for name, variants in self.dense.items()}
 
-    def _cuts(self, variants: Variants) -> list[Fitting]:
+    def _cuts(self, variants: Variants) -> list[CutVariants]:
         """Return the ways to cut the batch with which some of the variants fit; none where nothing does."""
         return [
             (
@@ -284,7 +284,7 @@ class _Ranking:
             for fitted in memory_fit.that_fit(self._scenario, variants)
         ]
 
-    def _least(self, variants: Variants) -> Fitting:
+    def _least(self, variants: Variants) -> CutVariants:
         """Return what takes the least memory of what was tried, where nothing fits."""
         smallest = memory_fit.least(self._scenario, variants)
         return self._setting(smallest.scenario), smallest.variants
@@ -349,10 +349,10 @@ class _Ranking:
             for number in sorted({1, micro_batches, MORE_ACCUMULATION * micro_batches})
         )
 
-    def _versus(self, cuts: Sequence[Fitting]) -> SystemVsBaseline:
+    def _versus(self, cuts: Sequence[CutVariants]) -> SystemVsBaseline:
         return SystemVsBaseline(cuts, self._baseline_cuts)
 
-    def _row(self, name: str, cuts: Sequence[Fitting], *, is_dense: bool, fits: bool = True) -> RankedSystem:
+    def _row(self, name: str, cuts: Sequence[CutVariants], *, is_dense: bool, fits: bool = True) -> RankedSystem:
         setting, variants = _fastest(cuts)
         strategy = setting.here.fastest(variants)
         step_s = setting.here.of(strategy)
@@ -477,7 +477,7 @@ class _Ranking:
         return replace(row, pays_in=ranges)
 
 
-def _fastest(cuts: Sequence[Fitting]) -> Fitting:
+def _fastest(cuts: Sequence[CutVariants]) -> CutVariants:
     """Return the way to cut the batch that is the fastest at the cluster's own bandwidth."""
     return cuts[0] if len(cuts) == 1 else min(cuts, key=lambda cut: cut[0].step_s(cut[1]))
 

@@ -129,16 +129,7 @@ def _step(recording: dict[str, Any]) -> Step:
         )
         for gradient in recording["gradients"]
     )
-    return Step(
-        tensors=tensors,
-        num_elements=sum(tensor.num_elements for tensor in tensors),
-        bytes_per_element=4,
-        forward_s=1.0,
-        backward_s=1.0,
-        optimizer_s=1.0,
-        samples=1,
-        micro_batches=recording["micro_batches"],
-    )
+    return _step_of_tensors(tensors, recording["micro_batches"])
 
 
 def topology(num_nodes: int, ranks_per_node: int) -> Topology:
@@ -200,6 +191,11 @@ def simulated_step(micro_batches: int) -> Step:
         Tensor(num_elements=float(one.numel()), backward_fraction=1 / len(named), shape=tuple(one.shape), name=name)
         for name, one in named
     )
+    return _step_of_tensors(tensors, micro_batches)
+
+
+def _step_of_tensors(tensors: tuple[Tensor, ...], micro_batches: int) -> Step:
+    """Return a step of gradients in fp32 whose times do not matter: each part takes a second."""
     return Step(
         tensors=tensors,
         num_elements=sum(tensor.num_elements for tensor in tensors),
